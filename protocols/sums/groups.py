@@ -203,16 +203,6 @@ class KeptGroups:
         return share * 2.0 * tau * self.median
 
 
-def keep_groups(means: Sequence[NDArray[np.floating]], tau: float) -> KeptGroups:
-    """Return the groups whose means are near the others.
-
-    means: of each group, all of one length. tau: at least 1, how many times the median distance a group may be away.
-    Raises `ParameterError` for fewer than `LEAST_GROUPS` groups, other lengths, values that are not finite, and other
-    tau.
-    """
-    return use_groups(means, [1] * len(means), tau, max(1, len(means[0])) if means else 1).groups
-
-
 def _require_comparable(vectors: Sequence[NDArray[np.floating]], tau: float) -> None:
     if len(vectors) < LEAST_GROUPS:
         raise ParameterError(f"groups are compared from {LEAST_GROUPS} on, got {len(vectors)}")
@@ -257,8 +247,9 @@ class UsedSum:
 def use_groups(sums: Sequence[NDArray[np.floating]], clients: Sequence[int], tau: float, row: int) -> UsedSum:
     """Return the sum of the kept groups with limited rows; exact if all are kept and none is limited.
 
-    sums, clients: of each group, vectors of one length; clients at least 1. tau: as in `keep_groups`. row: how many
-    values a row has. Raises `ParameterError` as `keep_groups` does, and for a length that is no multiple of `row`.
+    sums, clients: of each group, vectors of one length; clients at least 1. tau: at least 1, how many times the median
+    distance a group may be away. row: how many values a row has. Raises `ParameterError` for fewer than `LEAST_GROUPS`
+    groups, other lengths, a length that is no multiple of `row`, values that are not finite, and other tau.
     """
     _require_comparable(sums, tau)
     length, groups = sums[0].size, len(sums)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from bench.robust import Defence, Liars, Lie, case_of, counted, figures_of
+from bench.liars import Defence, Liars, Lie
+from bench.robust import case_of, counted, figures_of, trained
 from client_sdk.lab.federation import Federation
-from protocols.sums.groups import TAU, keep_groups, use_groups
+from protocols.sums.groups import TAU, use_groups
 from protocols.sums.possible import require_possible
 
 
 def test_one_liar_owns_a_ranking_by_counts_and_groups_hold_it_back() -> None:
-    found = figures_of("counts", case_of("small", None, 0), 0, True)
+    found = figures_of("counts", case_of("small", None, 0), 0, True, {})
     shares = {key.removesuffix(".share"): float(value or 0) for key, value in found.items() if key.endswith("share")}
     assert shares["counts.open.none.0"] < 0.5
     assert shares["counts.open.aimed.1"] == shares["counts.checked.aimed.1"] == 1.0
@@ -33,10 +36,32 @@ def test_lies_are_as_large_as_the_defence_lets_through() -> None:
             group for group, (before, after) in enumerate(zip(sums, moved, strict=True)) if (before != after).any()
         ]
         assert changed == list(range(lie.liars))
-        assert set(changed) <= set(keep_groups([one / 15 for one in moved], TAU).kept)
+        assert set(changed) <= set(use_groups(moved, [15] * 10, TAU, 80).groups.kept)
         for one in moved:
             require_possible(plan, np.rint(one), 15)
         reached[lie.liars] = use_groups(moved, [15] * 10, TAU, 1).total[case.target] - honest[case.target]
     assert 2 <= reached[1] <= 15 and reached[1] < reached[4]
+
+
+def test_rows_that_are_known_are_not_measured_again_and_each_is_kept() -> None:
+    case, steps = case_of("small", None, 0), list[int]()
+    whole = figures_of("counts", case, 0, True, {}, lambda found: steps.append(len(found)))
+    rows = [key for key in whole if key.endswith(".share")]
+    assert len(steps) == len(rows) and steps == sorted(set(steps))
+    known = {key: value for key, value in whole.items() if "groups10" not in key}
+    assert figures_of("counts", case, 0, True, known) == whole
+    assert figures_of("counts", case, 0, True, whole, lambda _: steps.append(0)) == whole and 0 not in steps
+
+
+def test_a_model_of_ones_own_is_trained_and_one_liar_in_every_sum_moves_it() -> None:
+    case = case_of("small", None, 0)
+    quick: dict[str, Any] = {"seed": 0, "quick": True, "defence": Defence("checked")}
+    honest = trained("arrays", case, lie=Lie("none", 0), **quick)
+    lied = trained("arrays", case, lie=Lie("aimed", 1, always=True), **quick)
+    assert lied[0] > 2 * honest[0] > 0
+
+
+def test_without_a_defence_counts_are_what_clients_have() -> None:
+    case = case_of("small", None, 0)
     share, of_users, kept = counted("counts", case, Defence("open", checked=False), Lie("none", 0), 0, True)
     assert (share, kept) == (0.0, 1.0) and of_users.shape == (case.split.data.tested_users.size,)

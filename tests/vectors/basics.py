@@ -18,7 +18,7 @@ from protocols.crypto.random import normals, permutation, uniforms, words
 from protocols.errors import CodecError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import TaskView
-from protocols.sums.groups import keep_groups, split_clients, use_groups
+from protocols.sums.groups import split_clients, use_groups
 from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
 from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.possible import require_possible
@@ -158,12 +158,6 @@ def _possible(segments: Any, bits: int, cohort: int, contributions: int, total: 
     norms = [one.norm_of_sum(contributions) for one in layout.blocks[0].segments]
     require_possible(plan, np.array(total), contributions)
     return {"errors": list(plan.segment_errors.values()), "norms": [one if isfinite(one) else None for one in norms]}
-
-
-@vectors("groups.json", "cases")
-def _groups(means: Any, tau: float) -> Outputs:
-    found = keep_groups([np.array(mean, float) for mean in means], tau)
-    return facts(found, "distances median kept")
 
 
 @vectors("groups.json", "used")

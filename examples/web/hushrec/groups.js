@@ -24,12 +24,6 @@ export function median(values) {
   return sorted.length % 2 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
 }
 
-/** {distances, median, kept} of the means of groups: the groups within tau times the median distance are kept. */
-export function keepGroups(means, tau) {
-  const { distances, median: middle, kept } = useGroups(means, means.map(() => 1), tau, Math.max(1, means[0]?.length ?? 1));
-  return { distances, median: middle, kept };
-}
-
 /**
  * What is used of the sums of groups: {distances, median, kept, limits, limited, total}. clients: of each group. row: how
  * many values belong together. A row of a kept group is at most as far from the median of all as its limit.

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
 from protocols.layout import Segment
-from protocols.sums.groups import keep_groups, sum_of_kept, use_groups
+from protocols.sums.groups import KeptGroups, sum_of_kept, use_groups
+
+
+def kept_of(means: Sequence[NDArray[np.floating]], tau: float) -> KeptGroups:
+    """Which means are kept, of groups of one client, whose values are one row."""
+    return use_groups(means, [1] * len(means), tau, len(means[0])).groups
 
 
 @given(st.integers(0, 2**32), st.integers(3, 12), st.floats(1.0, 4.0), st.integers(1, 200))
@@ -21,7 +29,7 @@ def test_liars_move_the_mean_of_the_kept_by_at_most_the_bound(seed: int, groups:
     push = rng.standard_normal(length) * rng.choice([0.1, 1.0, 1e6])
     for group in range(lying):
         means[group] = means[group] + push * (1.0 if seed % 2 else rng.standard_normal())
-    found = keep_groups(means, tau)
+    found = kept_of(means, tau)
     assert len(found.kept) >= groups / 2
     honest = [group for group in found.kept if group >= lying]
     if not honest:
@@ -38,7 +46,7 @@ def test_far_groups_are_dropped_whatever_the_length(monkeypatch: pytest.MonkeyPa
     rng = np.random.default_rng(1)
     means = [rng.standard_normal(100).astype(np.float32) for _ in range(9)]
     means[4][:] += 9.0
-    found = keep_groups(means, 2.0)
+    found = kept_of(means, 2.0)
     assert found.kept == (0, 1, 2, 3, 5, 6, 7, 8)
     whole = np.linalg.norm(np.array(means, float) - np.median(np.array(means, float), axis=0), axis=1)
     np.testing.assert_allclose(found.distances, whole)
@@ -51,12 +59,12 @@ def test_far_groups_are_dropped_whatever_the_length(monkeypatch: pytest.MonkeyPa
 def test_values_that_are_no_numbers_are_refused() -> None:
     for value in (np.nan, np.inf):
         with pytest.raises(ParameterError, match="not finite"):
-            keep_groups([np.zeros(2), np.zeros(2), np.array([0.0, value])], 2.0)
+            kept_of([np.zeros(2), np.zeros(2), np.array([0.0, value])], 2.0)
     for tau in (np.nan, np.inf, 0.99):
         with pytest.raises(ParameterError, match="tau"):
-            keep_groups([np.zeros(2)] * 3, tau)
+            kept_of([np.zeros(2)] * 3, tau)
     with pytest.raises(ParameterError, match="one length"):
-        keep_groups([np.zeros((2, 2))] * 3, 1.0)
+        kept_of([np.zeros((2, 2))] * 3, 1.0)
 
 
 @given(st.integers(0, 2**32), st.integers(3, 12), st.floats(1.0, 4.0), st.integers(1, 40), st.integers(1, 5))

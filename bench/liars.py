@@ -1,0 +1,362 @@
+"""Clients that lie: what they add to sums, and what the defences make of it (measured by `bench.robust`).
+
+A liar knows everything: all contributions, the groups, the rule, and what will be measured. Its sizes are those with
+the largest share (`noise`: the lowest NDCG) among a few, up to the most that the defence lets through; it stays within
+tau. Liars are in different groups. Where each group has one, all move alike, and only the check is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from client_sdk.lab.data.interactions import Interactions, interaction_rows
+from client_sdk.lab.federation import Federation
+from client_sdk.lab.measures import OneHeldOut
+from client_sdk.training.base import LocalResult
+from client_sdk.training.factors import USER_FACTOR
+from client_sdk.training.mf import MFConfig, init_user_factor, train_locally
+from protocols.errors import CodecError
+from protocols.layout import Floats
+from protocols.recipes.arrays import Arrays
+from protocols.recipes.base import Local, RoundSpec
+from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec_state import PriviRecState
+from protocols.recipes.rows import RowRecipe
+from protocols.recipes.staircase import places_of
+from protocols.recipes.state import state_as
+from protocols.sums.base import SumPlan
+from protocols.sums.groups import TAU, UsedSum, split_clients, use_groups
+from protocols.sums.possible import require_possible
+
+_NEAR: Final = 0.98  # of the distance that the rule allows
+
+
+@dataclass(frozen=True)
+class Case:
+    """A data set and the item that is promoted. leading: of what most users have, float64 (items,), a unit vector."""
+
+    split: OneHeldOut
+    target: int
+    leading: Floats
+
+    @property
+    def train(self) -> Interactions:
+        """The rows that clients have."""
+        return self.split.data.train
+
+
+@dataclass(frozen=True)
+class Defence:
+    """groups: 0 for one sum over all. checked: impossible sums are refused. by_row: rows are limited."""
+
+    name: str
+    checked: bool = True
+    groups: int = 0
+    by_row: bool = True
+
+
+@dataclass(frozen=True)
+class Lie:
+    """kind: see `bench.robust`. size: factor of the most that passes, or of a usual size where nothing is
+    checked. tilt: share of the promoted item in b. always: whether so many liars are in every round, whoever's turn."""
+
+    kind: str
+    liars: int
+    size: float = 1.0
+    tilt: float = 0.5
+    always: bool = False
+
+
+@dataclass
+class Liars:
+    """Splits a sum into groups, adds the lies, and applies the defence. kept: share of the groups kept in the last."""
+
+    defence: Defence
+    lie: Lie
+    seed: int
+    kept: float = 1.0
+    refused: int = 0
+    rng: np.random.Generator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = np.random.default_rng([self.seed, 11])
+
+    def in_groups(self, parts: Sequence[NDArray[np.int64]], everybody: NDArray[np.int64]) -> list[int]:
+        """Return the groups that hold a liar, where the liars are members of `everybody` that are asked in turn."""
+        if self.lie.always:
+            return list(range(min(self.lie.liars, len(parts))))
+        lying = np.random.default_rng([self.seed, 12]).permutation(everybody)[: self.lie.liars]
+        return [group for group, part in enumerate(parts) if np.isin(part, lying).any()]
+
+    def parts(self, cohort: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return the groups of a cohort, the same for the same cohort; one group without groups."""
+        groups = min(self.defence.groups, cohort.size // 3)
+        if groups < 3:
+            return [cohort]
+        parts = split_clients(f"seed {self.seed}", [str(user) for user in cohort], groups)
+        return [np.sort(cohort[places]) for places in parts]
+
+    def released(
+        self,
+        plan: SumPlan,
+        sums: Sequence[Floats],
+        sizes: Sequence[int],
+        direction: Floats | None,
+        usual: float,
+        lying: Sequence[int] | None = None,
+    ) -> Floats:
+        """Return the sum that is used: of all, or what the rule makes of the groups.
+
+        direction: of what liars add, None for no lie in this sum. usual: its size where nothing is checked. lying: the
+        groups with a liar; None for as many of the first as there are liars.
+        """
+        sums, lie = list(sums), self.lie
+        norm = 0.0 if direction is None else float(np.linalg.norm(direction))
+        if len(sums) == 1:
+            if direction is None or not norm:
+                return sums[0]
+            if lie.kind == "within":
+                return sums[0] + lie.liars * direction
+            largest = self._largest(plan, sums[0], direction, sizes[0]) if self.defence.checked else usual / norm
+            return sums[0] + lie.size * largest * direction
+        if direction is not None and norm:
+            self._add(plan, sums, sizes, direction, range(min(lie.liars, len(sums))) if lying is None else lying)
+        used = self._used(plan, sums, sizes)
+        self.kept = len(used.groups.kept) / len(sums)
+        return used.total
+
+    def _used(self, plan: SumPlan, sums: Sequence[Floats], sizes: Sequence[int]) -> UsedSum:
+        """Return what the rule makes of the sums; all layouts here have one segment."""
+        found = use_groups([_whole(plan, one) for one in sums], sizes, TAU, self._row(plan))
+        return replace(found, total=_whole(plan, found.total))
+
+    def _row(self, plan: SumPlan) -> int:
+        (segment,) = plan.layout.blocks[0].segments
+        return segment.row if segment.row is not None and self.defence.by_row else segment.length
+
+    def _add(
+        self, plan: SumPlan, sums: list[Floats], sizes: Sequence[int], direction: Floats, lying: Sequence[int]
+    ) -> None:
+        """Add a lie to the sum of one group after the other: as large as the rule and the check let pass."""
+        lie = self.lie
+        if lie.kind == "within":
+            for liar in range(lie.liars):
+                sums[liar % len(sums)] = sums[liar % len(sums)] + direction
+            return
+        if self._row(plan) < plan.layout.length and lie.kind == "aimed":
+            self._push(plan, sums, sizes, direction, lying)
+            return
+        if len(lying) >= len(sums):  # all groups move alike
+            for group, total in enumerate(sums):
+                sums[group] = total + lie.size * self._largest(plan, total, direction, sizes[group]) * direction
+            return
+        means = [total / count for total, count in zip(sums, sizes, strict=True)]
+        centre = np.median(means, axis=0)
+        median = float(np.median([np.linalg.norm(mean - centre) for mean in means]))
+        for group in lying:
+            off = means[group] - centre
+            along = float(off @ direction) / float(direction @ direction)
+            room = (_NEAR * TAU * median) ** 2 - float(off @ off)
+            reach = -along + np.sqrt(max(along**2 + room / float(direction @ direction), 0.0))
+            most = self._largest(plan, sums[group], direction, sizes[group])
+            for attempt in range(6):
+                step = lie.size * min(reach * sizes[group] * 0.95**attempt, most)
+                moved = [*means[:group], means[group] + step / sizes[group] * direction, *means[group + 1 :]]
+                if group in use_groups(moved, [1] * len(moved), TAU, direction.size).groups.kept:
+                    sums[group], means[group] = sums[group] + step * direction, moved[group]
+                    break
+
+    def _push(
+        self, plan: SumPlan, sums: list[Floats], sizes: Sequence[int], direction: Floats, lying: Sequence[int]
+    ) -> None:
+        """Add the lie that moves what is used farthest, of many sizes and the same one in all liars' groups."""
+        most = min(self._largest(plan, sums[group], direction, sizes[group]) for group in lying)
+        best, reached = list(sums), -np.inf
+        for step in most * np.geomspace(1.0, 1e-4, 40):
+            moved = [_whole(plan, one + step * direction) if at in lying else one for at, one in enumerate(sums)]
+            along = float(self._used(plan, moved, sizes).total @ direction)
+            if along > reached:
+                best, reached = moved, along
+        sums[:] = best
+
+    def _largest(self, plan: SumPlan, total: Floats, direction: Floats, clients: int) -> float:
+        """Return the largest factor with which the sum passes the check, found by halving."""
+
+        def passes(factor: float) -> bool:
+            try:
+                require_possible(plan, _whole(plan, total + factor * direction), clients)
+            except CodecError:
+                return False
+            return True
+
+        low, high = 0.0, clients * 1e3 / float(np.abs(direction).max())
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if passes(middle) else (low, middle)
+        return low
+
+
+def _whole(plan: SumPlan, values: Floats) -> Floats:
+    """Return the values with whole numbers where counts stand: all sums here are of counts, or have none."""
+    return np.rint(values) if plan.layout.blocks[0].segments[0].integral else values
+
+
+@dataclass(frozen=True)
+class InGroups(PriviRecK):
+    """PriviRec-k with the floor on owners, and the limit on equations, in each group. rows: of each group's members."""
+
+    rows: tuple[csr_matrix, ...] = field(default=(), compare=False)
+
+    @cached_property
+    def _kept(self) -> NDArray[np.int64]:
+        owners, floor = (
+            np.array([np.asarray(rows.sum(axis=0)).ravel() for rows in self.rows]),
+            self.parameters.min_owners,
+        )
+        return np.flatnonzero(((owners == 0) | (owners >= floor)).all(axis=0) & (owners.sum(axis=0) >= floor))
+
+    @cached_property
+    def _entries(self) -> Floats:
+        """The fewest entries that the lists of a kept item's owners in a group have, times the groups."""
+        found = []
+        for rows in self.rows:
+            kept = rows[:, self._kept]
+            lists = np.asarray(kept.T @ np.diff(kept.tocsr().indptr).astype(np.float64)).ravel()
+            found.append(np.where(np.asarray(kept.sum(axis=0)).ravel() > 0, lists, np.inf))
+        return np.min(found, axis=0)
+
+    def kept(self, state: PriviRecState) -> NDArray[np.int64]:
+        return self._kept
+
+    def widths(self, state: PriviRecState) -> tuple[NDArray[np.int64], int]:
+        entries = np.zeros(self.parameters.items)
+        entries[self._kept] = self._entries
+        return super().widths(replace(state, list_entries=entries, clients=state.clients // len(self.rows)))
+
+
+class Lied(Federation):
+    """A federation whose sums are made in groups, with liars among the clients."""
+
+    case: Case
+    liars: Liars
+
+    def _sum_at_once(
+        self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], int] | None:
+        recipe = self.recipe
+        if not isinstance(recipe, PriviRecK):
+            return None
+        parts = self.liars.parts(cohort)
+        sums = [self._sum_of(plan, spec, recipe, part) for part in parts]
+        lie = self._lie(spec, recipe)
+        usual = 10.0 * float(np.linalg.norm(sum(sums)))
+        return self.liars.released(plan, sums, [part.size for part in parts], lie, usual), 0
+
+    def _sum_of(self, plan: SumPlan, spec: RoundSpec, recipe: PriviRecK, part: NDArray[np.int64]) -> Floats:
+        if recipe.sum_of(spec.sum_index) != "gram":
+            found = super()._sum_at_once(plan, spec, part)
+            assert found is not None
+            return found[0]
+        own = state_as(self.state, PriviRecState)
+        kept = recipe.kept(own)
+        rows = interaction_rows(self.train)[part][:, kept].astype(np.float64)
+        lengths = np.maximum(np.diff(rows.indptr), 1).astype(np.float64) ** -recipe.parameters.user_exponent
+        scaled = rows.multiply(lengths[:, None]).multiply(recipe.item_scales(own)[kept]).tocsr()
+        return np.asarray((scaled.T @ scaled).todense())[np.triu_indices(kept.size)]
+
+    def _lie(self, spec: RoundSpec, recipe: PriviRecK) -> Floats | None:
+        """Return what is added to a sum of degrees, lists, a power iteration or a Gram matrix; None for nothing."""
+        lie, kind, own = self.liars.lie, recipe.sum_of(spec.sum_index), state_as(self.state, PriviRecState)
+        case, items = self.case, recipe.parameters.items
+        if lie.kind == "none":
+            return None
+        profile = np.zeros(items)
+        popular = np.argsort(-self.train.item_degrees(), kind="stable")
+        profile[popular[: max(1, self.train.size // max(1, self.train.active_users.size) - 1)]] = 1.0
+        profile[case.target] = 1.0
+        if kind == "degrees":
+            return profile if lie.kind == "within" else None
+        kept = recipe.kept(own)
+        if kind == "lists":
+            return profile[kept] * profile[kept].sum() if lie.kind == "within" else None
+        if lie.kind == "within":
+            b = profile[kept] * profile[kept].sum() ** -recipe.parameters.user_exponent * recipe.item_scales(own)[kept]
+        else:
+            b = np.sqrt(1.0 - lie.tilt**2) * self.case.leading
+            b[case.target] += lie.tilt
+            b = b[kept]
+        if kind == "gram":
+            upper = np.triu_indices(kept.size)
+            if lie.kind == "noise":
+                return self.liars.rng.standard_normal(upper[0].size)
+            return b[upper[0]] * b[upper[1]]
+        basis = recipe.basis_before(own, spec)[kept].astype(np.float64)
+        has, _ = places_of(recipe.widths(own)[0])
+        if lie.kind == "noise":
+            return self.liars.rng.standard_normal(int(has.sum()))
+        return np.outer(b, b @ basis)[:, : has.shape[1]][has]
+
+    def _sum_sealed(self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: Any) -> Floats:
+        parts = self.liars.parts(cohort)
+        sums = [super(Lied, self)._sum_sealed(plan, spec, part, tally) for part in parts]
+        lying = self.liars.in_groups(parts, self.train.active_users.astype(np.int64))
+        lie = self._rows_lie(spec, cohort, plan.layout.length) if lying else None
+        return self.liars.released(plan, sums, [part.size for part in parts], lie, 10.0 * cohort.size, lying)
+
+    def _rows_lie(self, spec: RoundSpec, cohort: NDArray[np.int64], length: int) -> Floats | None:
+        """Return what is added to a sum of counts, or of trained rows, one of each item; None for nothing."""
+        lie, recipe, target = self.liars.lie, self.recipe.own, self.case.target
+        counts = isinstance(recipe, RowRecipe) and spec.sum_index <= recipe.parameters.counting
+        if lie.kind == "none" or (lie.kind == "noise" and counts):
+            return None
+        added = np.zeros(length)
+        if lie.kind == "noise":
+            return self.liars.rng.standard_normal(length)
+        if counts:
+            added[target] = 1.0
+            return added
+        row = np.mean([self.client_states[user][USER_FACTOR] for user in cohort], axis=0)
+        projection = recipe.projection(spec, "") if isinstance(recipe, RowRecipe) else None
+        row = row if projection is None else np.asarray(projection) @ row
+        added[target * row.size : (target + 1) * row.size] = row / max(float(np.linalg.norm(row)), 1e-12)
+        return added
+
+
+OWN_ITEMS: Final = "items"
+"""Name of the array of `OwnModel`."""
+_OWN_TRAINING: Final = MFConfig(batch_size=32, weight_decay=0.005)
+
+
+class OwnModel(Lied):
+    """A federation of recipe `arrays` whose model is an application's own: item factors, as `fedmf` trains them.
+
+    User factors stay on the devices.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        draws = np.random.default_rng([self.seed, 1])
+        dim = self._items().shape[1]
+        self.client_states = [{USER_FACTOR: init_user_factor(dim, draws)} for _ in self.client_states]
+
+    def _items(self) -> NDArray[np.float32]:
+        recipe = self.recipe.own
+        assert isinstance(recipe, Arrays)
+        return recipe.arrays(self.state)[OWN_ITEMS]
+
+    def _train(self, spec: RoundSpec, user: int) -> LocalResult:
+        rng, items, state = np.random.default_rng([self.seed, 2, user, spec.number]), self._items(), self.client_states
+        own = np.asarray(state[user][USER_FACTOR])
+        local = train_locally(None, items, own, self.train.history(user).items, _OWN_TRAINING, rng)
+        change = np.zeros_like(items)
+        change[local.items] = local.values
+        state[user] = {USER_FACTOR: local.user_factor}
+        made = self.recipe.contribute(self.state, spec, Local({OWN_ITEMS: change}))
+        return LocalResult(made, state[user], local.loss, local.samples)
