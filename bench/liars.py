@@ -331,7 +331,7 @@ class Lied(Federation):
 
 OWN_ITEMS: Final = "items"
 """Name of the array of `OwnModel`."""
-_OWN_TRAINING: Final = MFConfig(batch_size=32, weight_decay=0.005)
+_OWN_TRAINING: Final = MFConfig(weight_decay=0.005)
 
 
 class OwnModel(Lied):

@@ -241,7 +241,8 @@ def lies_of(part: str, defence: Defence) -> Iterable[tuple[str, int]]:
         if not defence.by_row:
             yield "aimed", 1
             return
-        yield from (("aimed", 1), ("noise", 1), ("aimed", LIARS[1]), ("aimed", LIARS[2]))
+        yield from (("aimed", liars) for liars in LIARS)
+        yield "noise", 1
         if defence.groups == 5:
             yield from (("always", 1), ("always", 2))
         return
@@ -262,6 +263,13 @@ def defences_of(part: str) -> list[Defence]:
     return [Defence("open", checked=False), Defence("checked"), *many]
 
 
+def rows_of(part: str) -> list[tuple[Defence, str, int]]:
+    """Return the defences with the lies that are measured: the same lie under all of them, then the next."""
+    rows = [(defence, *lie) for defence in defences_of(part) for lie in lies_of(part, defence)]
+    order = list(dict.fromkeys(row[1:] for row in rows))
+    return sorted(rows, key=lambda row: (not row[0].by_row, order.index(row[1:])))
+
+
 Figures = dict[str, Figure]
 Keep = Callable[[Figures], object]
 
@@ -274,25 +282,24 @@ def figures_of(
     known: those that were measured before. keep: called with all after each row.
     """
     found = dict(known)
-    for defence in defences_of(part):
-        for lie, liars in lies_of(part, defence):
-            key = f"{part}.{defence.name}.{lie}.{liars}"
-            if f"{key}.share" in found:
-                continue
-            measured = [
-                MEASURES[part](part, case, defence, one, seed, quick) for one in tries(part, lie, defence, liars, quick)
-            ]
-            if f"{part}.limit" not in found:
-                honest = measured[0][1]
-                error = float(honest.std()) / 2 / np.sqrt(honest.size)
-                found[f"{part}.limit"] = float(honest.mean()) - ERRORS * error
-            limit = float(found[f"{part}.limit"] or 0)
-            adopted = [one for one in measured if float(one[1].mean()) >= limit]
-            best = max(measured, key=lambda one, lie=lie: -float(one[1].mean()) if lie == "noise" else one[0])
-            found |= {f"{key}.share": best[0], f"{key}.ndcg20": float(best[1].mean()), f"{key}.kept": best[2]}
-            found[f"{key}.gated"] = max((one[0] for one in adopted), default=0.0)
-            keep(found)
-            say(f"{key}: share {best[0]:.3f} ndcg {float(best[1].mean()):.4f} gated {found[f'{key}.gated']:.3f}")
+    for defence, lie, liars in rows_of(part):
+        key = f"{part}.{defence.name}.{lie}.{liars}"
+        if f"{key}.share" in found:
+            continue
+        measured = [
+            MEASURES[part](part, case, defence, one, seed, quick) for one in tries(part, lie, defence, liars, quick)
+        ]
+        if f"{part}.limit" not in found:
+            honest = measured[0][1]
+            error = float(honest.std()) / 2 / np.sqrt(honest.size)
+            found[f"{part}.limit"] = float(honest.mean()) - ERRORS * error
+        limit = float(found[f"{part}.limit"] or 0)
+        adopted = [one for one in measured if float(one[1].mean()) >= limit]
+        best = max(measured, key=lambda one, lie=lie: -float(one[1].mean()) if lie == "noise" else one[0])
+        found |= {f"{key}.share": best[0], f"{key}.ndcg20": float(best[1].mean()), f"{key}.kept": best[2]}
+        found[f"{key}.gated"] = max((one[0] for one in adopted), default=0.0)
+        keep(found)
+        say(f"{key}: share {best[0]:.3f} ndcg {float(best[1].mean()):.4f} gated {found[f'{key}.gated']:.3f}")
     return found
 
 
@@ -361,8 +368,7 @@ def measured(options: argparse.Namespace) -> Figures:
     """Return all figures, means over the seeds that have them; `<set>.<recipe>.*.seeds` says how many these are."""
     figures: Figures = cost(options.quick) if "cost" in options.only else {}
     for part in (one for one in options.only if one != "cost"):
-        chosen = [one for one in _SETS_OF.get(part, SETS) if not options.sets or one in options.sets]
-        for name in ("small",) if options.quick else chosen:
+        for name in ("small",) if options.quick else options.sets or _SETS_OF.get(part, SETS):
             seeds = options.seeds[:1] if options.quick else options.seeds
             found = [kept(name, part, seed, options) for seed in seeds]
             for key in dict.fromkeys(key for one in found for key in one):

@@ -11,11 +11,14 @@ from typing import Any, Final
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
+from sqlalchemy import select
 
 from aggregator_service.access.principals import hash_token
 from aggregator_service.rounds.masked import round_context
+from aggregator_service.rounds.oneshot import committee_of
 from aggregator_service.storage.round_rows import cohort_clients, last_round
-from aggregator_service.storage.schema import RoundRow, TaskRow
+from aggregator_service.storage.schema import CommitteeKeyRow, RoundRow, TaskRow
+from aggregator_service.storage.stage_rows import clients_with
 from aggregator_service.tasks.membership import able_members
 from aggregator_service.tasks.plans import TaskPlan, plan_round, plan_task, round_spec, row_terms
 from aggregator_service.tasks.task_views import create_invitation, create_task, plan_request
@@ -31,14 +34,12 @@ from protocols.sums.masked import client
 from protocols.sums.masked.plan import encode
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.wire import decode_set
+from tests.simulation.committee import CommitteeMember, make_upload
 from tests.simulation.machine import Disk
-from tests.simulation.plan import BEYOND, LIE_PARTS, MEMBERS, SPLIT, Job, Plan
+from tests.simulation.plan import BEYOND, COMMITTEE, LIE_PARTS, PLACES, SPLIT, Job, Plan
 from tests.simulation.process import Process
 from tests.support.masked import POLICY, can_step, handout_for, next_step
 from tests.support.world import an_operator, client_row, request_json
-
-PLACES: Final = 2 * MEMBERS + 2
-"""Members at the beginning, and newcomers at most."""
 
 
 def vector(layout: VectorLayout, number: int, index: int) -> NDArray[np.float64]:
@@ -61,7 +62,8 @@ class Client:
     """One client and its state in the current round. It never dies, but may stop sending.
 
     token: "" while it has to enrol, again or for the first time. offset: bytes of its upload that are stored; None: it
-    asks the server. garbage: whether it seals random bytes instead of shares. lies: by round, what it adds to its
+    asks the server. garbage: whether it seals random bytes instead of shares. spoilt: for how many members of a
+    committee. lies: by round, what it adds to its
     last value: `BEYOND` for what no honest contributions add up to. signed: the sets of survivors that it
     agreed to. owed: whose shares did not open, until that is reported. random: what its keys are made of. chain: what
     its contribution states of the sums before the round; None: nothing.
@@ -79,6 +81,7 @@ class Client:
     retry_at: float = 0.0
     state: Any = None
     garbage: bool = False
+    spoilt: int = 0
     lies: Mapping[int, int] = field(default_factory=dict)
     signed: SignedSets = field(default_factory=SignedSets)
     owed: tuple[str, ...] = ()
@@ -107,6 +110,8 @@ class Client:
         try:
             if round_.model_digest is None:
                 body: bytes | None = self._plain(plan_round(task, round_), round_)
+            elif round_.committee:
+                body = self._upload(process, task, round_)
             else:
                 body = self._step(process, task, round_, part)
         except ThresholdError:
@@ -125,6 +130,15 @@ class Client:
         route = plan.recipe.route(round_spec(round_), self.id)
         values = vector(plan.sum_plan.layout, round_.number, self.index)
         return bytes(plan.mechanism.seal(plan.sum_plan, route, plan.sum_plan.layout.split(values), None))
+
+    def _upload(self, process: Process, task: TaskRow, round_: RoundRow) -> bytes | None:
+        try:
+            committee = committee_of(process.database, task.id, round_.number)
+        except LookupError:
+            return None  # the round is over
+        values = vector(committee.context.plan.layout, round_.number, self.index)
+        lie = self.lies.get(round_.number)
+        return make_upload(committee, self.id, self.identity, values, self.random, lie, self.spoilt)
 
     def _step(self, process: Process, task: TaskRow, round_: RoundRow, part: MaskedMessage) -> bytes | None:
         if part == "advertise":
@@ -194,21 +208,29 @@ _PLAIN: Final = "fedmf", {"items": 4, "dim": 4, "clip": 5000.0, "row_clip": 1e6}
 
 @dataclass(frozen=True)
 class View:
-    """What clients see of the task. asked: the cohort of the newest round."""
+    """What clients see of the task. asked: the cohort of the newest round. committee: of this round. published: the
+    keys that members of the committee have published, by member and round."""
 
     task: TaskRow
     round: RoundRow | None
     asked: frozenset[str]
+    committee: frozenset[str] = frozenset()
+    published: frozenset[tuple[str, int]] = frozenset()
 
 
 def device_group_of(plan: Plan, index: int) -> int:
     return index % GROUPS if plan.job == "groups" else 0
 
 
-def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) -> tuple[str, str]:
+def create_job(
+    plan: Plan, disk: Disk, now: float, clients: Sequence[Client], committee: Sequence[CommitteeMember]
+) -> tuple[str, str]:
     how: tuple[Any, ...] = ("masked", {"mode": plan.job, "corrupt": 0.0, "dropout": 0.25}) if plan.masked else ()
     if plan.job == "split":  # far apart, so that honest sums are used
         how = "masked", {"mode": "semi-malicious", "corrupt": 0.0, "dropout": 0.1, "groups": SPLIT, "tau": 10.0}
+    if plan.one_shot:
+        split = {"groups": SPLIT, "tau": 10.0} if plan.groups > 1 else {}
+        how = "oneshot", {"committee": COMMITTEE, "corrupt": 1, **split}
     request = request_json(
         "simulated",
         *_RECIPES.get(plan.job, _PLAIN),
@@ -226,18 +248,19 @@ def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) ->
         task = create_task(session, asked, plan_request(asked), an_operator(now))
         for client in clients[: plan.members]:
             client.id, client.token = f"c_{client.index:02}", f"token-{client.index}"
-            identity_key, mailbox_key = client.identity.public_key().public_bytes_raw(), client.mailbox.name
+        for party in (*clients[: plan.members], *committee):
             session.add(
                 client_row(
-                    client.id,
+                    party.id,
                     task.id,
-                    sequence=client.index + 1,
-                    device_group=device_group_of(plan, client.index),
-                    identity_key=identity_key,
-                    mailbox_key=mailbox_key,
-                    sealing_key=client.mailbox.public,
-                    token_hash=hash_token(client.token),
-                    turn=client.index,
+                    sequence=party.index + 1,
+                    role="committee" if party.index >= PLACES else "member",
+                    device_group=device_group_of(plan, party.index),
+                    identity_key=party.identity.public_key().public_bytes_raw(),
+                    mailbox_key=party.mailbox.name,
+                    sealing_key=party.mailbox.public,
+                    token_hash=hash_token(party.token),
+                    turn=party.index,
                 )
             )
         many = InvitationRequest(uses=100, role="member", expires_seconds=86_400.0 * 30)
@@ -247,8 +270,15 @@ def create_job(plan: Plan, disk: Disk, now: float, clients: Sequence[Client]) ->
 def read_view(disk: Disk, task_id: str) -> View:
     with disk.database.read() as session:
         newest = last_round(session, task_id)
-        asked = frozenset(cohort_clients(session, newest.id)) if newest is not None else frozenset[str]()
-        return View(session.get_one(TaskRow, task_id), newest, asked)
+        task = session.get_one(TaskRow, task_id)
+        if newest is None:
+            asked = committee = frozenset[str]()
+        else:
+            asked = frozenset(cohort_clients(session, newest.id))
+            committee = frozenset(session.scalars(clients_with(newest.id, "committee")))
+        rows = select(CommitteeKeyRow.client_id, CommitteeKeyRow.round_number).where(CommitteeKeyRow.task_id == task_id)
+        published = frozenset((member, number) for member, number in session.execute(rows))
+        return View(task, newest, asked, committee, published)
 
 
 def has_members(disk: Disk, view: View, floor: int) -> bool:

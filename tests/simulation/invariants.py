@@ -6,7 +6,8 @@
    below 2^24, so that float32, float64 and the masked ring hold each sum exactly.)
 2. No contribution counts twice.
 3. No sum over fewer than `min_clients` clients is released, nor that of a group.
-4. Every acknowledged contribution is in the sum, or its loss is reported: the round has failed with a reason.
+4. Every acknowledged contribution is in the sum, or its loss is reported: the round has failed with a reason. But that
+   of a client whose shares the committee of a one-shot round cannot open may be left out.
 
 Without the following, these would mean little:
 
@@ -38,9 +39,11 @@ from aggregator_service.tasks.plans import plan_round
 from protocols.sums.base import SumPlan
 from protocols.sums.groups import GroupSums
 from protocols.sums.masked.plan import MASKED, MaskedPlan
-from tests.simulation.clients import PLACES, View, device_group_of, vector
+from protocols.sums.oneshot.mechanism import ONESHOT
+from protocols.sums.oneshot.plan import OneshotPlan
+from tests.simulation.clients import View, device_group_of, vector
 from tests.simulation.machine import Disk
-from tests.simulation.plan import BEYOND, Plan
+from tests.simulation.plan import BEYOND, PLACES, Plan
 
 
 @dataclass
@@ -181,7 +184,8 @@ class Ledger:
         if known is None:
             return
         survivors, digest = known
-        lost = {index for number, index in self.acknowledged if number == row.number} - survivors
+        taken_out = self.plan.garbage if self.plan.one_shot else frozenset[int]()
+        lost = {index for number, index in self.acknowledged if number == row.number} - survivors - taken_out
         if len(lost) > row.survivors - len(survivors):  # as many are in the sum of a group that is left out
             self._broken(4, row, f"clients {sorted(lost)} have a receipt but are not in the sum")
         if row.aggregate_digest != digest:
@@ -201,6 +205,8 @@ class Ledger:
 
     def _groups(self, plan: SumPlan, row: RoundRow) -> GroupSums:
         body = (self.disk.blobs.root / str(row.aggregate_key)).read_bytes()
+        if isinstance(plan, OneshotPlan):
+            return ONESHOT.open_groups(plan, body, row.survivors)
         return MASKED.open_groups(MaskedPlan.of(plan), body, row.survivors)
 
     def _rounds(self, task_id: str) -> list[tuple[TaskRow, RoundRow]]:

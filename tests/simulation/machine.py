@@ -35,7 +35,7 @@ from aggregator_service.compute.workers import FoldPool
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds import cohorts, disputes, same_data
 from aggregator_service.storage import blobs as blob_keys
-from aggregator_service.storage.blobs import BlobsUnavailableError, Pack
+from aggregator_service.storage.blobs import BlobsUnavailableError, Pack, Piece
 from aggregator_service.storage.database import Database, Effects
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.group_commit import GroupCommit
@@ -166,6 +166,10 @@ class FaultyBlobs(DirectoryBlobs):
     def view(self, key: str, digest: str) -> memoryview:
         self.reach("blob.view")
         return super().view(key, digest)
+
+    def pieces(self, places: Sequence[Piece]) -> list[bytes]:
+        self.reach("blob.view")
+        return super().pieces(places)
 
     def read_into(self, key: str, into: memoryview, start: int | None = None) -> None:
         self.reach("blob.view")

@@ -18,6 +18,7 @@ from aggregator_service.storage.round_rows import last_round
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.joining import enrol
 from aggregator_service.tasks.membership import revoke_member
+from protocols.errors import ContributionError
 from protocols.messages import EnrolmentRequest
 from tests.simulation.clients import Client
 from tests.simulation.invariants import Ledger
@@ -101,9 +102,10 @@ class Network:
         """Return the answer to a request; None for an error. expected: whether a refusal was to be expected."""
         try:
             return await request
-        except Problem as problem:
+        except (Problem, ContributionError) as error:
+            problem = error if isinstance(error, Problem) else Problem("bad-contribution", str(error))
             if not expected(problem):
-                self.unforeseen(problem)
+                self.unforeseen(error)
         except (BlobsUnavailableError, *DATABASE_GONE):
             pass
         except Exception as error:
@@ -139,6 +141,10 @@ class Network:
         elif problem.slug == "unauthenticated":
             if client.token == message.token:
                 client.token = ""  # its token was voided, or replaced by that of another enrolment
+        elif message.part == "key" and problem.slug == "conflict":
+            return True  # the round opened meanwhile, or the task is over
+        elif message.part == "confirm" and problem.slug == "bad-contribution" and self.ledger.plan.garbage:
+            return True  # another set of survivors is proposed meanwhile
         elif message.method != "PUT" and problem.slug in _ASK_AGAIN:
             if message.heard:
                 client.offset = problem.extensions.get("expected-offset")

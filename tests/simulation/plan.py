@@ -36,8 +36,10 @@ FAULTS: Final = {kind: place for place, kinds in _KINDS.items() for kind in kind
 _WINDOWS: Final = ("database unavailable", "disk full", "store unavailable")
 _LONGEST: Final = 40
 _LIES: Final = 0.3
-"""Share of the masked rounds in which a client lies about its values, if it is asked."""
+"""Share of the rounds without proofs of values in which a client lies about its values, if it is asked."""
 BEYOND: Final = 0
+UNMATCHED: Final = -1
+"""A liar of a one-shot round sends a contribution of whose mask it has not shared the secret."""
 LIE_PARTS: Final = 4
 WITHIN: Final = (4, 40, 12_000)
 """What a liar adds that its group can have: as much as honest values differ, more, and more than its own bound."""
@@ -118,12 +120,18 @@ class FaultInjector:
         self.note(f"FAULT {fault.kind}: {where}")
 
 
-Job = Literal["plain", "frozen", "groups", "curious", "semi-malicious", "split"]
+Job = Literal["plain", "frozen", "groups", "curious", "semi-malicious", "split", "one-shot", "one-shot split"]
 """One sum a round over anybody; sums over the same data, which keep apart; groups that take turns; two masked modes;
-the second mode with rosters that are split into groups."""
+the second mode with rosters that are split into groups; one-shot sums, and those with survivors that are split."""
+Part = MaskedMessage | Literal["key"]
+"""What parties send: messages of rounds, and the keys that a committee publishes ahead."""
 MEMBERS = 6
+PLACES: Final = 2 * MEMBERS + 2
+"""Members at the beginning, and newcomers at most. The committee of a one-shot task has the indices behind."""
 SPLIT: Final = 3
-"""Groups of a roster."""
+"""Groups of a roster, or of survivors."""
+COMMITTEE: Final = 4
+"""Members of a committee, of which three open a sum."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +140,9 @@ class Plan:
 
     processes: number of servers on one storage, each with an engine. silent: the part from which on a client sends
     nothing in a round. chunks: number of pieces in which it sends its contribution. Both are by (round, client).
-    garbage: clients that seal random bytes instead of shares, in every round. lying: by round, a client that lies about
-    its last value in a masked sum. lies: by round, what it adds; none for a value beyond all bounds.
+    garbage: clients that seal random bytes instead of shares, in every round; in one-shot rounds for some members of
+    the committee. lying: by round, a client that lies about its last value in a masked or one-shot sum. lies: by round,
+    what it adds; none for a value beyond all bounds.
     """
 
     seed: int
@@ -160,12 +169,31 @@ class Plan:
         return self.job in ("curious", "semi-malicious", "split")
 
     @property
+    def one_shot(self) -> bool:
+        return self.job in ("one-shot", "one-shot split")
+
+    @property
+    def of_committee(self) -> tuple[MaskedMessage, ...]:
+        """What the committee sends in a round."""
+        return ("confirm", "unmask") if self.one_shot else ()
+
+    @property
+    def groups(self) -> int:
+        """Groups of a cohort, with a sum each."""
+        return SPLIT if self.job in ("split", "one-shot split") else 1
+
+    @property
     def members(self) -> int:
-        """Members at the beginning."""
-        return 2 * MEMBERS if self.job == "split" else MEMBERS
+        """Members at the beginning, without the committee."""
+        return 2 * MEMBERS if self.groups > 1 else MEMBERS
+
+    def spoilt_by(self, client: int) -> int:
+        """Return for how many members of the committee a client seals random bytes; in odd plans for too many."""
+        return (COMMITTEE if self.seed % 2 else 1) if client in self.garbage else 0
 
     @property
     def parts(self) -> tuple[MaskedMessage, ...]:
+        """What clients send in a round."""
         if not self.masked:
             return ("contribute",)
         return tuple(part for part in MASKED_MESSAGES if part != "confirm" or self.job != "curious")
@@ -179,7 +207,9 @@ class Plan:
             yield f"  round {number}: client {client} is silent from {part!r} on"
         yield from (f"  client {client} seals random bytes" for client in sorted(self.garbage))
         for number, client in sorted(self.lying.items()):
-            yield f"  round {number}: client {client} adds {self.lies.get(number) or 'half the ring'} to its last value"
+            lie = self.lies.get(number, BEYOND)
+            adds = {BEYOND: "adds half the ring", UNMATCHED: "shares another secret"}.get(lie, f"adds {lie}")
+            yield f"  round {number}: client {client} {adds}"
         for (number, client), pieces in sorted(self.chunks.items()):
             yield f"  round {number}: client {client} uploads in {pieces} pieces"
         yield from (f"  {fault}" for fault in self.faults)
@@ -194,7 +224,10 @@ class Plan:
 
 
 def draw_plan(seed: int) -> Plan:
-    """Return the plan of a seed, always the same. Every fifth is masked, every eighth has no faults."""
+    """Return the plan of a seed, always the same.
+
+    Every fifth is masked, two of fifty are of one-shot sums, and every eighth has no faults.
+    """
     choose = random.Random(seed)
     plan = _draw_task(seed, choose)
     often = choose.choice([0.0, 0.1, 0.3])
@@ -212,8 +245,16 @@ def draw_plan(seed: int) -> Plan:
             silent |= {(number, client): "unmask" for client in leaving}
         garbage = frozenset(choose.sample(range(plan.members), choose.choice([0, 0, 1])))
         lying = {number: choose.randrange(plan.members) for number in range(1, 4) if choose.random() < _LIES}
-    if plan.job == "split":
-        lies = {number: lie for number in lying if (lie := choose.choice((BEYOND, *WITHIN))) != BEYOND}
+    if plan.one_shot:
+        for member in range(PLACES, PLACES + COMMITTEE):
+            often = choose.choice([0.0, 0.0, 0.2])
+            late = {number: choose.choice(plan.of_committee) for number in range(1, 4) if choose.random() < often}
+            silent |= {(number, member): part for number, part in late.items()}
+        garbage = frozenset(choose.sample(range(plan.members), choose.choice([0, 0, 1])))
+        lying = {number: choose.randrange(plan.members) for number in range(1, 4) if choose.random() < 2 * _LIES}
+    if plan.one_shot or plan.groups > 1:
+        kinds = (BEYOND, UNMATCHED, *WITHIN) if plan.one_shot else (BEYOND, *WITHIN)
+        lies = {number: lie for number in lying if (lie := choose.choice(kinds)) != BEYOND}
     return replace(plan, silent=silent, chunks=chunks, faults=chosen, garbage=garbage, lying=lying, lies=lies)
 
 
@@ -221,10 +262,12 @@ def _draw_task(seed: int, choose: random.Random) -> Plan:
     masked: tuple[Job, ...] = ("curious", "semi-malicious")
     clear: tuple[Job, ...] = ("plain", "plain", "plain", "frozen", "groups")
     job: Job = "split" if seed % 15 == 14 else choose.choice(masked if seed % 5 == 4 else clear)
+    if seed % 25 == 13:
+        job = "one-shot" if seed % 50 == 13 else "one-shot split"
     match job:
-        case "curious" | "semi-malicious":
+        case "curious" | "semi-malicious" | "one-shot":
             cohort, floor, rounds = choose.randint(4, 6), choose.randint(3, 4), 2
-        case "split":
+        case "split" | "one-shot split":
             cohort, floor, rounds = 12, 3, 2
         case "frozen":
             cohort, floor, rounds = choose.randint(4, 6), choose.randint(2, 3), choose.choice([2, 3])

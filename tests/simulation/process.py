@@ -23,7 +23,8 @@ from aggregator_service.polling.cache import TaskCache
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.masked import report_shares
-from aggregator_service.routes import contributions, stages
+from aggregator_service.rounds.oneshot import report_sealed_shares
+from aggregator_service.routes import committee, contributions, stages
 from aggregator_service.routes.common import RawBody
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings, Tuning
@@ -35,9 +36,9 @@ from aggregator_service.storage.packs import Packs
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stage_rows import Handout
 from aggregator_service.storage.stores import collect_orphans, delete_orphans
-from aggregator_service.uploads.messages import handed_out
-from protocols.messages.stages import MaskedMessage
+from aggregator_service.uploads.messages import handed_out, sealed_shares, statements
 from tests.simulation.machine import Crash, Disk, FaultyBlobs, FaultyDatabase, InLinePool, in_line
+from tests.simulation.plan import Part
 
 BACK_OFF: Final = 1.0
 RECHECK: Final = 40.0
@@ -46,7 +47,7 @@ _INSTRUMENTS: Final = Instruments()
 
 @dataclass
 class Message:
-    """A request of a client (`sender`) in transit.
+    """A request of a client, or a member of the committee (`sender`), in transit.
 
     whole: all that it has to send. body: the part of it in this request. arrives: what of the body reaches the server.
     offset: None when the whole is sent at once. behind: later messages that overtake it. answered: whether the client
@@ -55,7 +56,7 @@ class Message:
 
     sender: Any
     round: int
-    part: MaskedMessage
+    part: Part
     method: Literal["PUT", "PATCH", "HEAD"]
     whole: bytes = field(repr=False)
     body: bytes = field(repr=False)
@@ -70,7 +71,7 @@ class Message:
     chain: str | None = None
 
     @classmethod
-    def of(cls, client: Any, part: MaskedMessage, whole: bytes, pieces: int) -> Message:
+    def of(cls, client: Any, part: Part, whole: bytes, pieces: int) -> Message:
         """Return the client's next request for a message: whole, or one of `pieces`; HEAD for an unknown offset."""
         method, body, offset = "PUT", whole, None
         if part == "contribute" and pieces > 1:
@@ -78,7 +79,8 @@ class Message:
             if client.offset is not None and client.offset < len(whole):
                 method, offset, client.offset = "PATCH", client.offset, None
                 body = whole[offset : offset + -(-len(whole) // pieces)]
-        made = cls(client, client.number, part, method, whole, body, body, client.id, client.token, offset)
+        round_ = client.number + 1 if part == "key" else client.number
+        made = cls(client, round_, part, method, whole, body, body, client.id, client.token, offset)
         made.chain = client.chain if part == "contribute" else None
         return made
 
@@ -223,6 +225,8 @@ class Process:
             answer = await contributions.head(self.services, who, *place, message.client_id)
         elif message.method == "PATCH":
             answer = await contributions.patch(self.services, who, request, raw, *place, message.client_id)
+        elif message.part == "key":
+            answer = await committee.put_key(self.services, who, raw, *place[:1], message.client_id, message.round)
         elif message.part == "contribute":
             answer = await contributions.put(self.services, who, request, raw, *place, message.client_id)
         else:
@@ -230,13 +234,27 @@ class Process:
         self.point("answer")
         return answer
 
+    def proposal(self, task_id: str, number: int, client_id: str) -> tuple[bytes, bytes]:
+        """Return the statements of a one-shot round's proposed set, and the shares sealed for a member."""
+        who = Enrolled(client_id, task_id, "committee")
+        parts = statements(self.services, who, number), sealed_shares(self.services, who, number)
+        stated, sealed = (b"".join(part.pieces) for part in parts)
+        return stated, sealed
+
+    def report_sealed(self, round_id: int, member_id: str, survivors: bytes, clients: tuple[str, ...]) -> None:
+        now = self.services.clock.now()
+        with suppress(Problem):
+            self.database.transact(
+                lambda session: report_sealed_shares(session, round_id, member_id, survivors, clients, now)
+            )
+
     def _authenticate(self, token: str) -> Enrolled:
         """Authenticate as the routes do, without rate limits and signatures."""
         with self.database.read() as session:
             row = session.scalars(select(ClientRow).where(ClientRow.token_hash == hash_token(token))).one_or_none()
         if row is None:
             raise Problem("unauthenticated", "the token is not known")
-        return Enrolled(row.id, row.task_id, "member", row.device_group, row.identity_key)
+        return Enrolled(row.id, row.task_id, row.role, row.device_group, row.identity_key)
 
     def hand_out(self, task_id: str, number: int, kind: Handout, client_id: str) -> bytes | None:
         """Return what is handed out to the client; None while it does not exist."""

@@ -25,14 +25,14 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.uploads import new_contributions
 from protocols.sums import groups, possible
 from protocols.sums.ring import RingPlan
-from tests.simulation.plan import FAULTS, WITHIN, Job, Plan, draw_plan
+from tests.simulation.plan import BEYOND, FAULTS, UNMATCHED, WITHIN, Job, Plan, draw_plan
 from tests.simulation.process import Process
 from tests.simulation.runner import Play, failure
 from tests.simulation.world import playing
 
-_SEEDS: Final = (*range(4), 10, 34, 39, 91, 93, 119, 147, 162)
+_SEEDS: Final = (*range(4), 10, 13, 34, 39, 88, 91, 93, 119, 147, 162)
 """Among them are all faults, and rounds of all kinds of tasks that complete and that fail."""
-_REPEATED: Final = (174, 91, 152)
+_REPEATED: Final = (174, 91, 152, 88)
 """In 174 a bit of stored masked messages is flipped. Its five members are all neighbours: of more, who are neighbours,
 and so which sums open without some of them, depends on their keys."""
 
@@ -82,6 +82,12 @@ _STORED_ALL_THE_SAME: Final = """from sqlalchemy.exc import SQLAlchemyError
         return UploadOutcome(new_receipt(admission, digest), is_new=True)"""
 Change = tuple[FunctionType, dict[str, str]]
 """A function of the service, and texts of its source with what stands in their place."""
+BOUNDS: Final[list[Change]] = [
+    (RingPlan.decode, {"if max(total[part].max(), -total[part].min()) > bound * (1.0 + 2.0**-40):": "if False:"}),
+    (possible._are_possible, {"return inside and": "return"}),
+    (possible._fault, {"sqrt(squares) <= longest * CLIP_SLACK": "True"}),
+]
+"""What refuses a sum that no honest contributions have."""
 DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
     "the last fold wins: neither the partial sum nor the folded marks are compared": (5, {2, 6, 8}, [
         (transactions.record_fold, {
@@ -130,11 +136,7 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
     "a sum that no honest contributions have stops the engine": (4, {6, 8}, [
         (RoundAdvancer.advance, {"except SumUnopenedError as error:": "except ZeroDivisionError as error:"}),
     ]),
-    "a value beyond its bounds is taken for one within": (4, {1}, [
-        (RingPlan.decode, {"if max(total[part].max(), -total[part].min()) > bound * (1.0 + 2.0**-40):": "if False:"}),
-        (possible._are_possible, {"return inside and": "return"}),
-        (possible._fault, {"sqrt(squares) <= longest * CLIP_SLACK": "True"}),
-    ]),
+    "a value beyond its bounds is taken for one within": (4, {1}, BOUNDS),
 }  # fmt: skip
 """Missing defences: a seed, the invariants that some schedule from it on breaks, and the changes of the code."""
 
@@ -159,16 +161,53 @@ def test_a_missing_defence_breaks_an_invariant(play: Play, monkeypatch: pytest.M
     assert any(line.startswith(starts) for error in found for line in error.splitlines())
 
 
+def with_liars(job: Job, lie: int) -> Plan:
+    """The plan of two rounds without faults, in each of which one client adds `lie`."""
+    cohort = 12 if "split" in job else 6
+    return Plan(7, job, cohort, 3, 2, batch=3, processes=1, lying={1: 2, 2: 5}, lies={1: lie, 2: lie})
+
+
+@pytest.mark.parametrize("job", ["split", "one-shot split"])
 def test_a_liar_within_what_its_group_can_have_moves_no_row_beyond_its_limit(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+    play: Play, monkeypatch: pytest.MonkeyPatch, job: Job
 ) -> None:
     """Without the two parts of the rule the invariant breaks."""
-    plans = [
-        Plan(7, "split", 12, 3, 2, batch=3, processes=1, lying={1: 2, 2: 5}, lies={1: lie, 2: lie}) for lie in WITHIN
-    ]
+    plans = [with_liars(job, lie) for lie in WITHIN]
     for plan in plans:
         assert failure(play, plan) == ""
         assert play(plan).ledger.ended == {1: "complete", 2: "complete"}
     rewrite(monkeypatch, groups._kept, {"distances <= tau * median * CLIP_SLACK": "distances >= 0"})
     rewrite(monkeypatch, groups.use_groups, {"if over.size:": "if False:"})
     assert "invariant 1: round 1: the used mean" in failure(play, plans[-1])
+
+
+@pytest.mark.parametrize("lie", [BEYOND, UNMATCHED])
+def test_a_liar_beyond_what_a_one_shot_sum_can_have_spoils_its_group_or_the_round(
+    play: Play, monkeypatch: pytest.MonkeyPatch, lie: int
+) -> None:
+    """The sum of its group is left out, and one without groups is never released."""
+    split = play(with_liars("one-shot split", lie)).ledger
+    assert split.ended == {1: "complete", 2: "complete"}
+    for number, liar in ((1, 2), (2, 5)):
+        survivors, _ = split.released[number]
+        assert len(survivors) == 8 and liar not in survivors
+    whole = play(with_liars("one-shot", lie)).ledger
+    assert whole.ended == {1: "failed", 2: "failed"} and not whole.released
+    if lie == BEYOND:
+        for function, texts in BOUNDS:
+            rewrite(monkeypatch, function, texts)
+        assert "invariant 1: round 1" in failure(play, with_liars("one-shot", lie))
+
+
+def test_a_liar_within_what_a_one_shot_sum_can_have_is_in_it(play: Play) -> None:
+    ledger = play(with_liars("one-shot", WITHIN[-1])).ledger
+    assert ledger.ended == {1: "complete", 2: "complete"} and all(map(ledger.released.get, (1, 2)))
+
+
+@pytest.mark.parametrize("seed", [6, 7])
+def test_shares_that_a_committee_cannot_open_cost_no_honest_client_its_place(play: Play, seed: int) -> None:
+    """Of client 3, for all members in the odd plan, for one in the other: three of four open what they have."""
+    plan = Plan(seed, "one-shot split", 12, 3, 1, batch=3, processes=1, garbage=frozenset({3}))
+    ledger = play(plan).ledger
+    survivors, _ = ledger.released[1]
+    assert ledger.ended == {1: "complete"} and survivors == frozenset(range(12)) - ({3} if seed % 2 else set())

@@ -18,7 +18,6 @@ from aggregator_service.storage.stores import collect_orphans
 from protocols.errors import RefusalError
 from protocols.messages.stages import STATE_FOR, MaskedMessage
 from tests.simulation.clients import (
-    PLACES,
     STAGE_SECONDS,
     Client,
     View,
@@ -27,10 +26,11 @@ from tests.simulation.clients import (
     has_members,
     read_view,
 )
+from tests.simulation.committee import CommitteeMember, new_committee
 from tests.simulation.invariants import Ledger
 from tests.simulation.machine import Actor, Crash, Disk, new_disk, without_threads
 from tests.simulation.network import Network
-from tests.simulation.plan import BEYOND, Fault, FaultInjector, Plan, draw_plan
+from tests.simulation.plan import BEYOND, PLACES, Fault, FaultInjector, Part, Plan, draw_plan
 from tests.simulation.process import Message, Process
 from tests.simulation.runner import Game, Play, ScheduleError
 from tests.support.clock import ManualClock
@@ -70,13 +70,15 @@ class World:
                 index,
                 keys,
                 garbage=index in self.plan.garbage,
+                spoilt=self.plan.spoilt_by(index),
                 lies={number: lies.get(number, BEYOND) for number, liar in lying.items() if liar == index},
             )
             for index in range(PLACES)
         ]
+        self._committee = new_committee(keys) if self.plan.one_shot else []
         self._joined = self.plan.members
         self._processes: list[Process | None] = [None] * self.plan.processes
-        self.task_id, invitation = create_job(self.plan, self.disk, self.clock.now(), self._clients)
+        self.task_id, invitation = create_job(self.plan, self.disk, self.clock.now(), self._clients, self._committee)
         self.network = Network(self.task_id, invitation, self.clock, self.injector, self.ledger, self._unforeseen)
 
     async def run(self) -> None:
@@ -146,6 +148,10 @@ class World:
             part = self._wants(client, now) if client.token else None
             if part is not None:
                 yield f"client {client.index} sends {part!r}", partial(self._send, client, part, process), 1.0
+        for member in self._committee:
+            of_member = self._wants_of_member(member, now)
+            if of_member is not None:
+                yield f"member {member.index} sends {of_member!r}", partial(self._send, member, of_member, process), 1.0
 
     def _any_process(self) -> Process | None:
         serving = [process for process in self._processes if process is not None]
@@ -155,7 +161,8 @@ class World:
         if idle and self.network.overtaken():
             return
         now = self.clock.now()
-        times = [one.due for one in self.network.flying] + [client.retry_at for client in self._clients]
+        times = [one.due for one in self.network.flying] + [one.retry_at for one in self._clients]
+        times += [one.retry_at for one in self._committee]
         times += [process.engine_due for process in self._processes if process is not None and not process.stepping]
         coming = [time for time in times if now < time < float("inf")]
         seconds = min(coming) - now if idle and coming else self._choose.uniform(0.0, STAGE_SECONDS / 3)
@@ -170,7 +177,7 @@ class World:
         process = self._any_process()
         if process is None or active:
             return
-        least = self.plan.cohort if self.view.round is None else self.plan.floor
+        least = self.plan.cohort if self.view.round is None else self.plan.floor * self.plan.groups
         if has_members(self.disk, self.view, least):
             self.ledger.violations.append("invariant 6: no round opens though there are members enough")
         self._intervene(Fault("closed", self.ticks, 1), process)
@@ -289,18 +296,35 @@ class World:
             return None
         return part
 
-    def _send(self, client: Client, part: MaskedMessage, process: Process) -> None:
+    def _wants_of_member(self, member: CommitteeMember, now: float) -> Part | None:
+        round_ = self.view.round
+        number = 0 if round_ is None else round_.number
+        if member.number != number:
+            member.enter(number)
+        if now < member.retry_at or self.view.task.state != "open":
+            return None
+        if (member.id, number + 1) not in self.view.published:
+            return "key"
+        if round_ is None or member.left or member.id not in self.view.committee:
+            return None
+        part = next((part for part in self.plan.of_committee if STATE_FOR[part] == round_.state), None)
+        if part is None or part in member.done or (part == "unmask" and member.signed is None):
+            return None
+        silent_from = self.plan.silent.get((number, member.index))
+        return None if silent_from in ("confirm", part) else part
+
+    def _send(self, client: Client | CommitteeMember, part: Any, process: Process) -> None:
         round_ = self.view.round
         client.retry_at = self.clock.now() + _RETRY
         try:
             body = client.make(process, self.view.task, round_, part)
-        except (Crash, *DATABASE_GONE):
+        except (Crash, BlobsUnavailableError, *DATABASE_GONE):
             return  # it asks again
         except RefusalError as error:
             self._unforeseen(error)  # a client never refuses a server that follows the protocol
             return
         if body is not None:
-            pieces = self.plan.chunks.get((round_.number, client.index), 1)
+            pieces = self.plan.chunks.get((client.number, client.index), 1)
             at_once = pieces > 1 and self._choose.random() < _AT_ONCE
             self.network.send(Message.of(client, part, body, 1 if at_once else pieces))
 
