@@ -94,7 +94,9 @@ def make(
     """
     add_noise = of.recipe.limited if simulated_noise else of.recipe.noised
     sent, route = add_noise(state, of.spec, contribution, random), of.route(client_id)
-    blocks = with_participation(of.plan, sent.blocks, has_data)
+    blocks = list(sent.blocks)
+    if _counts(of.plan):
+        blocks = [np.append(block, float(has_data)) for block in blocks]
     if of.mechanism.interactive:
         return Made(sent, several_messages(of.mechanism).encode(of.plan, route, blocks))
     mechanism = one_message(of.mechanism)
@@ -111,7 +113,7 @@ def make(
 # carry data.
 #
 #     plan_of_task           (mechanism, parameters, layout, ...)   -> SumPlan   with the additional values
-#     with_participation     (plan, blocks, participates)           -> blocks    client: what is sealed
+#     make                   (of, state, ..., has_data)             -> Made      client: adds them to what is sealed
 #     require_participants   (plan, total, min_clients)             -> None      client: may the sum be used?
 #     without_participation  (plan, total)                          -> total     what the recipe absorbs
 #
@@ -140,18 +142,6 @@ def plan_of_task(
         if main is not None and main != layout:
             parameters = {**parameters, **mechanism.plan(parameters, main, max_contributions).key_parameters}
     return mechanism.plan(parameters, layout, max_contributions)
-
-
-def with_participation(
-    plan: SumPlan, blocks: Sequence[NDArray[np.float64]], participates: bool = True
-) -> list[NDArray[np.float64]]:
-    """Return the blocks of a contribution along any route, each with its participation where the plan has it.
-
-    plan: of `plan_of_task`. blocks: of the recipe. participates: False for a client whose blocks are zeros.
-    """
-    if not _counts(plan):
-        return list(blocks)
-    return [np.append(block, float(participates)) for block in blocks]
 
 
 def require_participants(plan: SumPlan, total: NDArray[np.float64], min_clients: int) -> None:

@@ -131,7 +131,7 @@ class Policy:
                 f"{allowed}",
                 remedy=to_accept("mechanisms=...", option),
             )
-        if terms.sum_plan.layout.chosen and terms.hides and not self.reveal_indices:
+        if terms.sum_plan.layout.chosen and terms.entry.hides and not self.reveal_indices:
             raise PolicyRefused(
                 f"in task {terms.name!r} the server learns which entries a client sends, and so which items it "
                 "touched; this client's policy forbids that",
@@ -167,21 +167,19 @@ class Policy:
                 remedy=to_accept("min_cohort=...", "--min-cohort"),
             )
         try:
+            if terms.sum_plan.groups > 1 and terms.view.data_set is not None:
+                raise RefusalError("sums of groups, and of other tasks with its data_set, could be of few clients")
             if terms.mechanism.name == "oneshot":
                 from protocols.sums.oneshot.plan import OneshotPlan
 
-                oneshot = cast(OneshotPlan, terms.sum_plan).parameters
-                _require_no_others(terms, oneshot.groups)
-                self.for_oneshot_rounds(terms.schedule).check_parameters(oneshot)
+                self.for_oneshot_rounds(terms.schedule).check_parameters(cast(OneshotPlan, terms.sum_plan).parameters)
             elif terms.mechanism.name == "masked":
                 from protocols.sums.masked.plan import MaskedPlan
 
-                masked = cast(MaskedPlan, terms.sum_plan).parameters
-                _require_no_others(terms, masked.groups)
-                self.for_masked_rounds(terms.schedule).check_parameters(masked)
+                self.for_masked_rounds(terms.schedule).check_parameters(cast(MaskedPlan, terms.sum_plan).parameters)
         except RefusalError as error:
             raise PolicyRefused(f"task {terms.name!r}: {error}", remedy=error.remedy) from error
-        by_server = terms.opened_by == "anyone" and terms.hides
+        by_server = terms.opened_by == "anyone" and terms.entry.hides
         if gives_data and by_server and terms.view.privacy is None and not self.trust_models:
             raise PolicyRefused(
                 f"in task {terms.name!r} the server computes the model, and the sums have no noise: a server that lies "
@@ -235,12 +233,6 @@ class Policy:
         It is the larger of `min_cohort` and the schedule's `min_difference` (where that is null, its `min_clients`).
         """
         return max(self.min_cohort, schedule.min_difference or schedule.min_clients)
-
-
-def _require_no_others(terms: TaskTerms, groups: int) -> None:
-    """Raise `RefusalError` for a task with groups over the same data as other tasks."""
-    if groups > 1 and terms.view.data_set is not None:
-        raise RefusalError("sums of groups, and of other tasks with its data_set, could be of few clients")
 
 
 def _check_names(what: str, given: Collection[str], known: Iterable[str]) -> None:

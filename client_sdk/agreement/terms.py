@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
 
 from client_sdk.errors import ContractBroken, PolicyRefused
@@ -21,8 +22,8 @@ from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import sums_needed, with_privacy
 from protocols.recipes.registry import recipe as make_recipe
 from protocols.sums.base import Mechanism, OpenedBy, SumPlan
+from protocols.sums.registry import MechanismEntry, mechanism_entry
 from protocols.sums.registry import mechanism as find_mechanism
-from protocols.sums.registry import mechanism_entry
 from protocols.task_terms import check_combination, states_chain
 
 _VALUE_BYTES: Final = 8
@@ -94,11 +95,11 @@ class TaskTerms:
     schedule: Schedule
     recipe: Recipe
     mechanism: Mechanism
-    sum_plan: SumPlan
-    """The plan of the recipe's main sum."""
+    entry: MechanismEntry
+    """That of the mechanism."""
     view: TaskView
     """The task as the server stated it when this client joined."""
-    _plans: dict[VectorLayout, SumPlan] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _plans: dict[VectorLayout, SumPlan] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, view: TaskView, max_bytes: int | None = None) -> TaskTerms:
@@ -148,12 +149,14 @@ class TaskTerms:
         recipe = with_privacy(measured, view.privacy, schedule.rounds, schedule.cohort_size, schedule.min_clients)
         _check_size(recipe, view, max_bytes)
         check_combination(recipe, view.mechanism.name)
-        mechanism_entry(view.mechanism.name, view.mechanism.version)
-        mechanism = find_mechanism(view.mechanism.name)
-        layout, cohort = recipe.layout(recipe.main_sum), view.schedule.cohort_size
-        plan = plan_of_task(mechanism, view.mechanism.parameters, layout, cohort)
-        seed = b64decode(view.seed, 32)
-        return cls(view.task_id, view.name, seed, view.schedule, recipe, mechanism, plan, view)
+        entry = mechanism_entry(view.mechanism.name, view.mechanism.version)
+        mechanism, seed = find_mechanism(entry.name), b64decode(view.seed, 32)
+        return cls(view.task_id, view.name, seed, view.schedule, recipe, mechanism, entry, view)
+
+    @property
+    def sum_plan(self) -> SumPlan:
+        """The plan of the recipe's main sum."""
+        return self.sum_plan_at(self.recipe.main_sum)
 
     def sum_plan_at(self, sum_index: int, size: tuple[int, ...] = ()) -> SumPlan:
         """Return the plan of sum `sum_index`. Most recipes have the same plan for all sums.
@@ -169,11 +172,6 @@ class TaskTerms:
     def sum_of(self, spec: RoundSpec) -> TaskSum:
         """Return the sum of a round."""
         return TaskSum(self.recipe, self.mechanism, self.sum_plan_at(spec.sum_index, spec.size), spec)
-
-    @property
-    def hides(self) -> bool:
-        """Whether the server alone cannot read a contribution."""
-        return mechanism_entry(self.mechanism.name).hides
 
     @property
     def by_snapshot(self) -> bool:
@@ -199,7 +197,7 @@ class TaskTerms:
         """Who can open the aggregates: "anyone" or "members"."""
         return self.sum_plan.opened_by
 
-    @property
+    @cached_property
     def chained(self) -> bool:
         """Whether members state the chain of the aggregates that they absorbed; see `states_chain`."""
         return states_chain(self.recipe, self.mechanism.interactive, self.opened_by)

@@ -62,7 +62,7 @@ from client_sdk.training.factors import USER_FACTOR
 from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
-from protocols.messages.stages import opening_state
+from protocols.messages.stages import MASKED_STATES, opening_state
 from protocols.recipes.base import ModelState
 
 T = TypeVar("T")
@@ -234,7 +234,7 @@ class Fleet:
 
     def _run_members(self, opened: RoundChanged) -> FleetRound:
         started = perf_counter()
-        watcher, view = self._clients[0].member, opened.view
+        view = opened.view
         spared = self._spared()
         self._sync(view.number - 1)
         cohort = self._cohort(view.number)
@@ -246,7 +246,7 @@ class Fleet:
             CohortMember(self._clients[index], self._histories[index], bool(drops))
             for index, drops in zip(cohort, dropped, strict=True)
         ]
-        if watcher.terms.mechanism.name == "masked":
+        if view.state == MASKED_STATES[0]:
             outcomes = play_masked_round(members, view, self._run_all, self._await_change, self._options.dropout_stage)
         else:
             outcomes = play_unmasked_round(members, view, self._run_all)

@@ -1,8 +1,8 @@
 """One client's contribution to one round, of any mechanism: catch up, train and make it, record it, upload it.
 
-`OwnRound` is the round as its client sees it. Each kind of round calls its methods in this order: `catch_up`,
-`contribution`, `deliver`, `report`. Where a contribution is one message for the server, that is the whole round:
-`take_unmasked_part`.
+`OwnRound` is the round as its client sees it. `take_part` of each kind of round calls its methods in this order:
+`catch_up`, `contribution`, `deliver`, `report`. Where a contribution is one message for the server, that is the whole
+round.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from client_sdk.rounds.events import (
 from client_sdk.rounds.ledger import spend_budget
 from client_sdk.rounds.part import Part
 from client_sdk.rounds.polling import is_over
-from client_sdk.store.client_store import OwnContribution
+from client_sdk.store.client_store import ClientStore, OwnContribution
 from client_sdk.store.states import GivenData
 from client_sdk.training.base import LocalResult, why_abstain
 from protocols.codec import b64decode
@@ -49,38 +49,13 @@ from protocols.recipes.private import Private
 T = TypeVar("T")
 Phase = Literal["catch_up", "train", "seal", "upload"]
 _LOG: Final = logging.getLogger(__name__)
-
-
 _SNAPSHOT_VOLUNTEERS: Final = 3.0
 """Average number of cohort members that check whether a snapshot is due: of several uploads only one is kept."""
 
 
-def take_unmasked_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
-    """Catch up, train, seal and upload one contribution to the round `view`; return the report.
-
-    Raises `PolicyRefused`, `Abstained`, and the errors of catching up, of `train` and of the upload.
-    """
-    member, own = part.member, OwnRound(part, view, history, progress)
-    member.store.require_no_equivocation(member.task_id)
-    if member.terms.chained and part.follower.known >= view.number:
-        raise RoundLost(
-            f"this device holds the sums up to round {part.follower.known}, and the server would release others "
-            "for the same rounds: an encrypted task cannot go on after its server was restored from a backup; its "
-            "operator closes it and creates another"
-        )
-    caught_up = yield from own.catch_up()
-    local, made = yield from own.contribution(caught_up)
-    yield from own.metered(own.deliver(made.message, caught_up, local))
-    if np.random.default_rng().random() * view.cohort <= _SNAPSHOT_VOLUNTEERS:
-        publish = part.follower.publish_when_due(caught_up.followed, member.policy.snapshot_every)
-        if (yield from own.metered(publish)):
-            progress(SnapshotPublished(caught_up.state.round_number))
-    return own.report(caught_up, local, made, len(made.message))
-
-
 @dataclass
 class OwnRound:
-    """One client's part in one round, of any mechanism: what it is given, and the bytes and the time that it takes."""
+    """One client's part in one round: what it is given, and the bytes and the time that it takes."""
 
     part: Part
     view: RoundView
@@ -91,6 +66,37 @@ class OwnRound:
     """Bytes of the programs that were `metered`."""
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
     """Wall clock by phase."""
+
+    def take_part(self) -> Program[RoundReport]:
+        """Catch up, train, seal and upload one contribution to the round; return the report.
+
+        Raises `PolicyRefused`, `Abstained`, and the errors of catching up, of `train` and of the upload.
+        """
+        member, follower = self.part.member, self.part.follower
+        member.store.require_no_equivocation(member.task_id)
+        if member.terms.chained and follower.known >= self.view.number:
+            raise RoundLost(
+                f"this device holds the sums up to round {follower.known}, and the server would release others for the "
+                "same rounds: an encrypted task cannot go on after its server was restored from a backup; its operator "
+                "closes it and creates another"
+            )
+        caught_up = yield from self.catch_up()
+        local, made = yield from self.contribution(caught_up)
+        yield from self.metered(self.deliver(made.message, caught_up, local))
+        if np.random.default_rng().random() * self.view.cohort <= _SNAPSHOT_VOLUNTEERS:
+            publish = follower.publish_when_due(caught_up.followed, member.policy.snapshot_every)
+            if (yield from self.metered(publish)):
+                self.progress(SnapshotPublished(caught_up.state.round_number))
+        return self.report(caught_up, local, made, len(made.message))
+
+    @staticmethod
+    def end_sums(store: ClientStore, task_id: str) -> bool:
+        """Store that this client takes no part again in the sums in which it took part; False where that may be.
+
+        Called when the server has lost its newest rounds.
+        """
+        del store, task_id
+        return False
 
     @cached_property
     def spec(self) -> RoundSpec:
@@ -175,7 +181,7 @@ class OwnRound:
                 "task %s, round %d: training failed, zeros were sent in its place", member.terms.name, self.view.number
             )
             self.progress(TrainingFailed(self.view.number, local.failure))
-        elif not member.terms.hides and _clips_too_much(part, local.contribution):
+        elif not member.terms.entry.hides and _clips_too_much(part, local.contribution):
             self.progress(ClipWarning(self.view.number, local.contribution.clipped, local.contribution.values))
         return local, made
 
@@ -321,7 +327,7 @@ def train(part: Part, spec: RoundSpec, state: ModelState, history: History) -> L
         local = part.client_side.contribute(spec, member.client_id, state, history, client_state, part.rng)
         _require_usable(part, local)
     except Exception as error:  # the trainer is the application's: it may raise anything
-        if not member.terms.hides:
+        if not member.terms.entry.hides:
             raise
         _require_zeros_allowed(part, spec, error)
         zeros = member.terms.recipe.zeros(spec, member.client_id)
@@ -345,7 +351,7 @@ def _require_usable(part: Part, local: LocalResult) -> None:
     for array in (*made.blocks, *local.client_state.values()):
         if array.dtype.kind == "f":
             check_finite(array, "the result of training")
-    if _clips_too_much(part, made) and part.member.terms.hides:
+    if _clips_too_much(part, made) and part.member.terms.entry.hides:
         raise ParameterError(
             f"{made.clipped:,} values exceed the task's clip, a larger share than this client's policy allows, "
             f"{part.member.policy.max_clip_share:g} (Policy(max_clip_share=...)): training diverged, or the clip "

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
-from typing import Final
+from typing import Final, cast
 
 from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program, Turn, through
@@ -28,7 +28,7 @@ from client_sdk.errors import (
     TaskFailed,
 )
 from client_sdk.history import History
-from client_sdk.rounds.contribution import take_unmasked_part
+from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import (
     ModelBehind,
     Progress,
@@ -56,6 +56,7 @@ from client_sdk.rounds.work_ahead import working_ahead
 from protocols.errors import AlreadySummed, CertificateError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RefusalReason, RoundView, Schedule
 from protocols.messages.stages import opening_state
+from protocols.plugins import load
 
 CANNOT_GO_ON: Final = "an encrypted task cannot go on from there: its operator closes it and creates another"
 
@@ -179,29 +180,20 @@ def take_part(
             f"this client is in the committee of task {member.terms.name!r} and contributes nothing: call serve(), or "
             "run hushrec committee serve"
         )
-    history = None
+    outage = Outage(patience, progress, stop, _longest_pause(member.terms.schedule))
     with suppress(StoppedInOutage):
-        prepared = _prepared(part, interactions, progress, stop, poll_seconds)
-        waiting = Outage(patience, progress, stop, _longest_pause(member.terms.schedule))
-        history = yield from through(prepared, waiting)
-    if history is None:
-        return []
-    contributor = _Contributor(part, history, progress)
-    with working_ahead(part):
-        yield from follow_task(contributor, stop, poll_seconds, patience)
-    if contributor.failure is not None:
-        raise contributor.failure
-    return contributor.reports
-
-
-def _prepared(
-    part: Part, interactions: object, progress: Progress, stop: Stop | None, poll_seconds: float
-) -> Program[History | None]:
-    """Get the item catalogue and the keys; return the interactions as the recipe reads them, None if `stop()` did."""
-    if not (yield from part.load_catalogue(progress, stop)):
-        return None
-    part.seen = part.history(interactions)
-    return part.seen if (yield from part.ready(progress, stop, poll_seconds)) else None
+        if not (yield from through(part.load_catalogue(progress, stop), outage)):
+            return []
+        part.seen = part.history(interactions)
+        if not (yield from through(part.ready(progress, stop, poll_seconds), outage)):
+            return []
+        contributor = _Contributor(part, part.seen, progress)
+        with working_ahead(part):
+            yield from follow_task(contributor, stop, poll_seconds, patience)
+        if contributor.failure is not None:
+            raise contributor.failure
+        return contributor.reports
+    return []
 
 
 class _Contributor(Role):
@@ -224,21 +216,13 @@ class _Contributor(Role):
         Members of encrypted tasks keep the model: they miss the rounds that they know already.
         """
         del number
-        self._handled, terms = 0, self.member.terms
-        if terms.opened_by == "members":
+        self._handled, member = 0, self.member
+        if member.terms.opened_by == "members":
             return CANNOT_GO_ON
         self.part.follower.start_again()
-        then = "this client takes over the server's model and goes on"
-        match terms.mechanism.name:
-            case "masked":
-                self.member.store.close_signed_sets(self.member.task_id)
-            case "oneshot":
-                from client_sdk.rounds.oneshot import close_seen  # which other tasks do not need
-
-                close_seen(self.member.store, self.member.task_id)
-            case _:
-                return then
-        return f"{then}; it takes no part in sums that it took part in before"
+        ended = _round_kind(member).end_sums(member.store, member.task_id)
+        more = "; it takes no part in sums that it took part in before" if ended else ""
+        return f"this client takes over the server's model and goes on{more}"
 
     def on_round(self, view: RoundView) -> Program[None]:
         """Take part in the round, if it asks this client for the first time."""
@@ -278,17 +262,16 @@ def play(part: Part, view: RoundView, history: History, progress: Progress = ign
     one-shot rounds, `Abstained`, and the error of a training that failed in a `plain` task. The server is told when
     this client refuses the round or abstains.
     """
-    take = take_unmasked_part
-    match part.member.terms.mechanism.name:  # a mechanism is imported by the tasks that use it
-        case "masked":
-            from client_sdk.rounds.masked import take_masked_part as take
-        case "oneshot":
-            from client_sdk.rounds.oneshot import take_oneshot_part as take
     try:
-        return (yield from take(part, view, history, progress))
+        return (yield from _round_kind(part.member)(part, view, history, progress).take_part())
     except REFUSED as error:
         yield from tell_refusal(part.member, view.number, error)
         raise
+
+
+def _round_kind(member: Member) -> type[OwnRound]:
+    """Return the class of a client's part in a round; a mechanism's is imported by the tasks that use it."""
+    return cast(type[OwnRound], load(member.terms.entry.client_round))
 
 
 # --- telling the server that this client leaves a round, with one reason of a fixed list -----------------------------

@@ -14,13 +14,12 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import Handout
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import RoundLost
-from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp
 from client_sdk.rounds.contribution import OwnRound
-from client_sdk.rounds.events import Progress, RoundReport
+from client_sdk.rounds.events import RoundReport
 from client_sdk.rounds.member import require_known_people
-from client_sdk.rounds.part import Part
 from client_sdk.rounds.polling import LONG_POLL_SECONDS, await_round, is_over
+from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import SignedSets, member_tags
 from client_sdk.training.base import LocalResult
 from protocols.contribution import Made
@@ -41,24 +40,6 @@ _STATES: Final = (type(None), stages.Advertised, stages.Shared, stages.Contribut
 """The types of this client's state after 0, 1, 2, ... completed stages."""
 
 R = TypeVar("R")
-
-
-def take_masked_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
-    """Take part in the masked round `view` from its first stage, and return the report.
-
-    Raises `RoundLost` when the round ends before this client has sent all its messages, `NotFound` when the server has
-    lost it, and what `MaskedRound.advance` raises.
-    """
-    own, etag = MaskedRound(part, view, history, progress), None
-    calls, task_id = part.member.calls, part.member.task_id
-    while True:
-        yield from own.advance(view)
-        if own.finished:
-            return own.final_report()
-        changed = yield from await_round(calls, task_id, view.number, lambda _: True, etag)
-        etag, view = changed.etag, changed.view
-        if is_over(view):
-            raise RoundLost(view.failure or f"round {view.number} ended before this client had sent all its messages")
 
 
 def round_context(terms: TaskTerms, view: RoundView, spec: RoundSpec, model_digest: bytes) -> RoundContext:
@@ -82,6 +63,28 @@ class MaskedRound(OwnRound):
     _local: LocalResult | None = field(default=None, repr=False)
     _made: Made | None = field(default=None, repr=False)
     _state: object = field(default=None, repr=False)
+
+    def take_part(self) -> Program[RoundReport]:
+        """Take part in the round from its first stage, and return the report.
+
+        Raises `RoundLost` when the round ends before this client has sent all its messages, `NotFound` when the server
+        has lost it, and what `advance` raises.
+        """
+        view, etag, member = self.view, None, self.part.member
+        while True:
+            yield from self.advance(view)
+            if self.finished:
+                return self.final_report()
+            changed = yield from await_round(member.calls, member.task_id, view.number, lambda _: True, etag)
+            etag, view = changed.etag, changed.view
+            if is_over(view):
+                fault = f"round {view.number} ended before this client had sent all its messages"
+                raise RoundLost(view.failure or fault)
+
+    @staticmethod
+    def end_sums(store: ClientStore, task_id: str) -> bool:
+        store.close_signed_sets(task_id)
+        return True
 
     def advance(self, view: RoundView) -> Program[None]:
         """Send this client's message of the current stage of `view`, unless it was sent before.

@@ -175,7 +175,7 @@ def recommend(
             0, "no round of this task has completed yet, so there is no trained model to recommend from"
         )
     yield from part.load_catalogue()  # which is there: round 1 waits for it, and a start is created with it
-    seen = part.known_items(given)
+    seen = History.of(given, part.member.terms.n_items, part.numbers)
     scores, predicted = yield from work(lambda: _with_new(part, state, own_scores(part, state, seen)))
     found = top_items(scores, seen.items, k, new, predicted)
     return found if part.catalogue is None else found.named(part.catalogue)

@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.wire import Program, work
-from client_sdk.history import History
 from client_sdk.rounds.contribution import OwnRound
-from client_sdk.rounds.events import Progress, RoundReport
+from client_sdk.rounds.events import RoundReport
 from client_sdk.rounds.member import Member, require_known_people
-from client_sdk.rounds.part import Part
 from client_sdk.store import decoded
 from client_sdk.store.client_store import ClientStore, of_data
 from client_sdk.store.states import member_tag
@@ -28,27 +26,35 @@ from protocols.sums.oneshot.committee import Committee, make_committee, split_ke
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
 
 
-def take_oneshot_part(part: Part, view: RoundView, history: History, progress: Progress) -> Program[RoundReport]:
-    """Send this client's only message of the one-shot round `view`; return the report.
+class OneshotRound(OwnRound):
+    """One client in one one-shot round."""
 
-    Raises `PolicyRefused`, `Abstained`, `RefusalError` for a committee that the client does not accept, and the errors
-    of catching up, of training (`contribution.train`) and of the upload.
-    """
-    member, own = part.member, OwnRound(part, view, history, progress)
-    require_known_people(member)
-    caught_up = yield from own.catch_up()
-    with own.timed("catch_up"):
-        context = oneshot_context(member.terms, view, part.model_digest(own.spec, caught_up.state))
-        committee = yield from committee_of(member, context, view)
-        own.traffic.down += len(view.committee_keys or "")
-        remember_committee(member.store, committee)
-    local, made = yield from own.contribution(caught_up)
-    own_key, policy = member.identity.signing_key, member.policy.for_oneshot_rounds(member.terms.schedule)
-    with own.timed("seal"):
-        sealed = yield from work(lambda: contribute(committee, member.client_id, own_key, policy, made.elements))
-        upload = sealed.encode()
-    yield from own.metered(own.deliver(upload, caught_up, local))
-    return own.report(caught_up, local, made, len(upload))
+    def take_part(self) -> Program[RoundReport]:
+        """Send this client's only message of the round; return the report.
+
+        Raises `PolicyRefused`, `Abstained`, `RefusalError` for a committee that the client does not accept, and the
+        errors of catching up, of training (`contribution.train`) and of the upload.
+        """
+        member, own_key = self.part.member, self.part.member.identity.signing_key
+        require_known_people(member)
+        caught_up = yield from self.catch_up()
+        with self.timed("catch_up"):
+            digest = self.part.model_digest(self.spec, caught_up.state)
+            committee = yield from committee_of(member, oneshot_context(member.terms, self.view, digest), self.view)
+            self.traffic.down += len(self.view.committee_keys or "")
+            remember_committee(member.store, committee)
+        local, made = yield from self.contribution(caught_up)
+        policy = member.policy.for_oneshot_rounds(member.terms.schedule)
+        with self.timed("seal"):
+            sealed = yield from work(lambda: contribute(committee, member.client_id, own_key, policy, made.elements))
+            upload = sealed.encode()
+        yield from self.metered(self.deliver(upload, caught_up, local))
+        return self.report(caught_up, local, made, len(upload))
+
+    @staticmethod
+    def end_sums(store: ClientStore, task_id: str) -> bool:
+        close_seen(store, task_id)
+        return True
 
 
 # --- checking the committee of a one-shot round -----------------------------------------------------------------------

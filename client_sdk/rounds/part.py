@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Final
@@ -74,21 +74,21 @@ class Part:
         read = self.client_side.read(interactions)
         if read is not None:
             return read
-        history = self.known_items(interactions)
+        history = History.of(interactions, self.member.terms.n_items, self.numbers)
         if not len(history):
             raise ParameterError("interactions must not be empty: there is nothing to train on")
         self.client_side.check(history)
         return history
 
-    def known_items(self, interactions: object) -> History:
-        """Return the interactions as a `History`; items are the ids of the task's catalogue, where it has one.
+    @property
+    def numbers(self) -> Mapping[str, int] | None:
+        """From id to number of the items of the task's catalogue; None for a task without one.
 
         Raises `ParameterError` before `load_catalogue` has read it.
         """
         if self.catalogue is None and self.member.terms.view.catalogue_digest is not None:
             raise ParameterError(f"the item catalogue of task {self.member.terms.name!r} is not loaded")
-        numbers = None if self.catalogue is None else self.catalogue.numbers
-        return History.of(interactions, self.member.terms.n_items, numbers)
+        return None if self.catalogue is None else self.catalogue.numbers
 
     # --- the item catalogue --------------------------------------------------------------------------------------
 

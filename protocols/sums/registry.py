@@ -35,6 +35,8 @@ class MechanismEntry(Entry):
     """Largest sums, in values and in blocks that contributions choose; None for no limit."""
     too_large: str = ""
     """Why larger ones are refused."""
+    client_round: str = "client_sdk.rounds.contribution:OwnRound"
+    """"module:class" of a client's part in a round, which only clients import."""
 
     def __post_init__(self) -> None:
         check_capabilities(f"{self.name!r} carries", self.carries)
@@ -59,6 +61,7 @@ MASKED: Final = MechanismEntry(
     source="Bell et al., CCS 2020 (SecAgg+). Guide: [masked sums](masked.md)",
     mechanism="protocols.sums.masked.plan:MASKED",
     parameters="protocols.sums.masked.parameters:MaskedParameters",
+    client_round="client_sdk.rounds.masked:MaskedRound",
     carries=frozenset({"checked routes", "dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )
 ONESHOT: Final = MechanismEntry(
@@ -67,6 +70,7 @@ ONESHOT: Final = MechanismEntry(
     source="OPA (Karthikeyan and Polychroniadou, eprint 2024/723), ring-LWE masks as in LERNA and Willow",
     mechanism="protocols.sums.oneshot.mechanism:ONESHOT",
     parameters="protocols.sums.oneshot.plan:OneshotParameters",
+    client_round="client_sdk.rounds.oneshot:OneshotRound",
     carries=frozenset({"dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )
 PAILLIER: Final = MechanismEntry(

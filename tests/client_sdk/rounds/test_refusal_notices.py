@@ -15,9 +15,9 @@ from client_sdk import Identity
 from client_sdk.agreement.policy import Policy
 from client_sdk.api.wire import Program, Request, Response
 from client_sdk.errors import Abstained, ConnectionFailed, GaveUp, LocalFileError, NotAttested, PolicyRefused
-from client_sdk.history import History
 from client_sdk.rounds import loop
 from client_sdk.rounds import masked as masked_rounds
+from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import Event, RoundAbstained, RoundMissed
 from client_sdk.rounds.member import MembershipCheck
 from client_sdk.store import DirectoryStore
@@ -26,7 +26,7 @@ from protocols.codec import b64encode
 from protocols.crypto.certificates import certify, revoke
 from protocols.crypto.keys import Keyring
 from protocols.errors import CertificateError, RefusalError, ThresholdError
-from protocols.messages import OrganiserPin, RoundView
+from protocols.messages import OrganiserPin
 from tests.support.one_member import HISTORY, OneMember, aggregate_of, attempt, terms_of
 from tests.support.programs import ProgramRunner, problem
 
@@ -90,7 +90,7 @@ def test_the_reason_follows_from_the_error(
     member: OneMember, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str | None
 ) -> None:
     """`play` raises the error that `take_part` reports. Some reasons are not told."""
-    monkeypatch.setattr(loop, "take_unmasked_part", raising(error))
+    monkeypatch.setattr(OwnRound, "take_part", raising(error))
     runner = ProgramRunner(lambda _: problem("round-closed"))
     with pytest.raises(type(error)):
         runner.run(loop.play(member.part, member.asked, HISTORY))
@@ -116,10 +116,10 @@ def test_the_reason_follows_from_the_state_of_a_masked_round(
     opened = member.asked.model_copy(update={"state": state})
     monkeypatch.setattr(masked_rounds.MaskedRound, "_begin", raising(RefusalError("of c_3")))
 
-    def masked_part(_: Any, __: RoundView, history: History, progress: Any) -> Program[Any]:
-        return masked_rounds.take_masked_part(member.part, opened, history, progress)
+    def masked_part(own: OwnRound) -> Program[Any]:
+        return masked_rounds.MaskedRound(member.part, opened, own.history, own.progress).take_part()
 
-    monkeypatch.setattr(loop, "take_unmasked_part", masked_part)
+    monkeypatch.setattr(OwnRound, "take_part", masked_part)
     assert notices(member) == [(NOTICE, {"reason": reason})]
 
 
