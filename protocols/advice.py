@@ -16,10 +16,8 @@ import numpy as np
 from protocols.errors import ParameterError
 from protocols.privacy.equations import equations_within, most_equations
 from protocols.recipes.next_item import next_equations, next_length
-from protocols.sums.groups import Works
-from protocols.sums.masked.parameters import MaskedParameters, works_of
-from protocols.sums.oneshot.plan import OneshotParameters, works_in_oneshot_groups
-from protocols.sums.registry import mechanism_entry
+from protocols.sums.groups import GroupedParameters, Works
+from protocols.sums.registry import mechanism_entry, parameters_of
 from protocols.task_terms import carriers
 
 Variant = Literal["recommended", "paper"]
@@ -209,12 +207,9 @@ def works_in_groups(mechanism: str, given: Mapping[str, Any]) -> Works | None:
 
     Raises `ValidationError` for parameters that are wrong.
     """
-    if mechanism == "masked":
-        return works_of(MaskedParameters.model_validate(dict(given)))
-    if mechanism == "oneshot":
-        OneshotParameters.model_validate(dict(given))
-        return works_in_oneshot_groups
-    return None
+    model = parameters_of(mechanism)
+    own = None if model is None else model.model_validate(dict(given))
+    return own.works if isinstance(own, GroupedParameters) else None
 
 
 class Advice(NamedTuple):

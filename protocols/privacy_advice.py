@@ -24,7 +24,7 @@ from functools import lru_cache
 from math import ceil, floor, log10, pow, sqrt
 from typing import Any, Final, Literal
 
-from protocols.advice import MESSAGE_BUDGET, Choice, parameters_for
+from protocols.advice import MESSAGE_BUDGET, NOISY, Choice, parameters_for
 from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import NoiseTerms, epsilon_of
@@ -38,7 +38,7 @@ _INTERACTIONS: Final = 50  # items of a user, where nothing better is known
 
 _WIDTH: Final = 32  # values of an item in the planned tasks of `fedmf` and `arrays`
 _RANK: Final = 4  # values of an item in the planned tasks of `colr`
-_SUMS_OF_SPECTRUM: Final = {"privirec-k": 3, "privirec": 1}  # of the recommended iterations or of the Gram matrix
+_SUMS_OF_SPECTRUM: Final = {name: max(1, own["iterations"]) for name, own in NOISY.items()}  # or of the Gram matrix
 _ROUNDS: Final = 100  # rounds of a task that trains
 _COHORT, _SHARE = 1000, 0.01
 """Planned cohort of a task that trains: so many clients, or this share of the users if that is more."""

@@ -40,13 +40,10 @@ from protocols.messages import (
 )
 from protocols.messages.tasks import PLANS, OtherPlanView
 from protocols.recipes.registry import recipe_entry, recipes
-from protocols.sums.masked.parameters import MIN_CLIENTS as FEWEST_MASKED
-from protocols.sums.oneshot.plan import MIN_CLIENTS as FEWEST_ONESHOT
+from protocols.sums.groups import MIN_CLIENTS, GroupedParameters
 from protocols.sums.registry import mechanisms, parameters_of
 
 _REF: Final = "#/components/schemas/{model}"
-_FEWEST: Final = {"masked": FEWEST_MASKED, "oneshot": FEWEST_ONESHOT}
-"""Mechanism -> smallest `min_clients` of a task; other mechanisms have the schema's own minimum."""
 _COUNTS: Final = ("min_clients", "cohort_size")
 _SIGNATURE_HEADERS: Final = {
     "signatureInput": {
@@ -101,9 +98,10 @@ def _complete_schemas(schemas: dict[str, Any]) -> None:
     schemas["TaskRequest"]["allOf"] = [
         {
             "if": {"properties": {"mechanism": {"properties": {"name": {"const": name}}, "required": ["name"]}}},
-            "then": {"properties": {"schedule": {"properties": dict.fromkeys(_COUNTS, {"minimum": least})}}},
+            "then": {"properties": {"schedule": {"properties": dict.fromkeys(_COUNTS, {"minimum": MIN_CLIENTS})}}},
         }
-        for name, least in sorted(_FEWEST.items())
+        for name in mechanisms()
+        if issubclass(parameters_of(name) or BaseModel, GroupedParameters)  # others have the schema's own minimum
     ]
 
 

@@ -65,8 +65,8 @@ def enrol(
     holder = operator.invite(task_id, 1, "holder").invitation if keyed else None
     stage(f"enrolling {clients} clients")
     fleet.enrol(members, holder, certificates, report("enrolling"))
-    if mechanism == "oneshot":
-        size = fleet.clients[0].member.terms.sum_plan.committee
+    size = fleet.clients[0].member.terms.sum_plan.committee
+    if size:
         fleet.enrol_committee(operator.invite(task_id, size, "committee").invitation, certificates)
     if keyed:
         fleet.give_keys(report("sealing the keys to"))

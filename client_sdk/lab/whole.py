@@ -7,7 +7,7 @@ has the same bits as the sum of the clients' ring elements.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # what only spectra need
 
 _CHUNK_VALUES: Final = 8_000_000
 _MOST_MEASURING: Final = 5000
+_Places = slice | NDArray[np.int64]
+"""Indices in the vector of a sum."""
 OrderOf = Callable[[int], NDArray[np.int32] | None]
 """Returns the items of a user in the order of their times; None where these are not known."""
 
@@ -62,22 +64,20 @@ def whole_sum(
     a user's items in the order of their times. Equal to the sum of the clients' contributions: exactly over masked
     sums, and up to the float32 rounding of contributions over plain ones. A sum of validation is not rounded.
     """
-    rows = _rows(train, cohort, held)
-    if recipe.sum_of(spec.sum_index) == "degrees":
+    rows, kind = _rows(train, cohort, held), recipe.sum_of(spec.sum_index)
+    if kind == "degrees":
         return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
-    if recipe.sum_of(spec.sum_index) == "validation":
+    if kind == "validation":
         return np.asarray(_measured(recipe, state, rows, held, cohort, order_of).sum(axis=0))
+    if kind in ("gram", "next"):
+        return _opened(plan, _sent(recipe, state, spec, rows, held, cohort, order_of), cohort.size)
     own = state_as(state, PriviRecState)
-    if recipe.sum_of(spec.sum_index) == "next":
-        return _next_sum(plan, _transitions(recipe, own, spec, held, cohort, order_of), cohort.size)
     scaled = _scaled(recipe, own, rows)
-    if recipe.sum_of(spec.sum_index) == "lists":
+    if kind == "lists":
         longest = plan.layout.blocks[0].segments[0].clip
         lengths = np.diff(scaled.indptr)
         entries = np.repeat(np.minimum(lengths, longest), lengths)
         return np.bincount(scaled.indices, entries, scaled.shape[1]).astype(np.float64)
-    if recipe.sum_of(spec.sum_index) == "gram":
-        return _gram_sum(plan, scaled)
     basis = recipe.basis_before(own, spec)[recipe.kept(own)].astype(np.float64)
     has, _ = places_of(recipe.widths(own)[0])
     if isinstance(plan, MaskedPlan):
@@ -85,31 +85,44 @@ def whole_sum(
     return np.asarray(scaled.T @ (scaled @ basis))[has].astype(np.float32).astype(np.float64)
 
 
-def _transitions(
+def _sent(
     recipe: PriviRecK,
-    state: PriviRecState,
+    state: ModelState,
     spec: RoundSpec,
+    rows: csr_array[Any, Any],
     held: NDArray[np.int64],
     cohort: NDArray[np.int64],
     order_of: OrderOf,
-) -> Iterator[NDArray[np.float64]]:
-    """Return what each user of `cohort` contributes to a sum of next items, float64 (layout.length,)."""
-    for user in cohort:
-        order = order_of(int(user))
-        items = np.zeros(0, np.int32) if order is None else order[order != held[user]]
-        yield recipe.contribute(state, spec, Local(items)).vector
+) -> Iterator[tuple[_Places, NDArray[np.float64]]]:
+    """Yield where each user of `cohort` adds to a Gram matrix, a sum of next items or of validation, and what."""
+    own, kind = state_as(state, PriviRecState), recipe.sum_of(spec.sum_index)
+    if kind == "gram":
+        scaled = _scaled(recipe, own, rows)
+        for start, end in pairwise(scaled.indptr):
+            places, (one, other) = triangle_places(scaled.indices[start:end], scaled.shape[1])
+            values = scaled.data[start:end]
+            yield places, values[one] * values[other]
+    elif kind == "next":
+        for user in cohort:
+            order = order_of(int(user))
+            items = np.zeros(0, np.int32) if order is None else order[order != held[user]]
+            yield slice(None), recipe.contribute(own, spec, Local(items)).vector
+    else:
+        for values in _measured(recipe, own, rows, held, cohort, order_of):
+            yield slice(None), values
 
 
-def _next_sum(plan: SumPlan, sent: Iterator[NDArray[np.float64]], clients: int) -> NDArray[np.float64]:
+def _opened(plan: SumPlan, sent: Iterable[tuple[_Places, NDArray[np.float64]]], clients: int) -> NDArray[np.float64]:
+    """Return the opened sum of what so many clients sent, float64 (layout.length,)."""
     total = np.zeros(plan.layout.length)
     if not isinstance(plan, MaskedPlan):
-        for values in sent:
-            total += values
+        for places, values in sent:
+            total[places] += values.astype(np.float32)
         return total.astype(np.float32).astype(np.float64)
     ((ring, _),) = plan.places[0]
     clip, steps = plan.layout.blocks[0].segments[0].clip, total.astype(np.int64)
-    for values in sent:
-        steps += ring.encode(values, clip)[0].astype(np.int64)
+    for places, values in sent:
+        steps[places] += ring.encode(values, clip)[0].astype(np.int64)
     return plan.decode(ring.reduce(steps.view(np.uint64)), clients)
 
 
@@ -176,26 +189,12 @@ def noisy_whole_sum(
         place = np.arange(rows.nnz) - np.repeat(rows.indptr[:-1], np.diff(rows.indptr))
         kept = order[place < private.privacy.most_items]
         total = np.bincount(rows.indices[kept], minlength=rows.shape[1]).astype(np.int64)
-    elif kind == "gram":
-        scaled = _scaled(recipe, state_as(state, PriviRecState), rows)
+    elif kind in ("gram", "next", "validation"):
         bound = private.l2_bound(spec.sum_index)
         unit = (private.sensitivity(spec.sum_index).l2 or 1.0) / bound
         total = np.zeros(private.inner.layout(spec.sum_index).length, np.int64)
-        for start, end in pairwise(scaled.indptr):
-            places, (one, other) = triangle_places(scaled.indices[start:end], scaled.shape[1])
-            own = scaled.data[start:end]
-            total[places] += round_within(own[one] * own[other] / unit, bound, rng.bytes)[0]
-    elif kind in ("validation", "next"):
-        bound = private.l2_bound(spec.sum_index)
-        unit = (private.sensitivity(spec.sum_index).l2 or 1.0) / bound
-        total = np.zeros(private.inner.layout(spec.sum_index).length, np.int64)
-        model = state_as(state, PriviRecState)
-        for values in (
-            _measured(recipe, state, rows, held, cohort, order_of)
-            if kind == "validation"
-            else _transitions(recipe, model, spec, held, cohort, order_of)
-        ):
-            total += round_within(values / unit, bound, rng.bytes)[0]
+        for places, values in _sent(recipe, state, spec, rows, held, cohort, order_of):
+            total[places] += round_within(values / unit, bound, rng.bytes)[0]
     else:
         model = state_as(state, PriviRecState)
         scaled, basis = (
@@ -246,28 +245,6 @@ def _scaled(recipe: PriviRecK, state: PriviRecState, rows: csr_array[Any, Any]) 
     own = csr_array(rows[:, kept])
     users = np.maximum(np.diff(own.indptr), 1).astype(np.float64) ** -recipe.parameters.user_exponent
     return csr_array(diags_array(users) @ own @ diags_array(recipe.item_scales(state)[kept]))
-
-
-def _gram_sum(plan: SumPlan, scaled: csr_array[Any, Any]) -> NDArray[np.float64]:
-    """Return the opened sum of the upper triangles of r_u^T r_u."""
-    total = np.zeros(plan.layout.length)
-    if not isinstance(plan, MaskedPlan):
-        for places, values in _triangles(scaled):
-            total[places] += values.astype(np.float32)
-        return total.astype(np.float32).astype(np.float64)
-    ((ring, _),) = plan.places[0]
-    clip, steps = plan.layout.blocks[0].segments[0].clip, total.astype(np.int64)
-    for places, values in _triangles(scaled):
-        steps[places] += ring.encode(values, clip)[0].astype(np.int64)
-    return plan.decode(ring.reduce(steps.view(np.uint64)), scaled.shape[0])
-
-
-def _triangles(scaled: csr_array[Any, Any]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Return for each user where in the triangle r_u^T r_u is not 0, and its values there."""
-    for start, end in pairwise(scaled.indptr):
-        places, (one, other) = triangle_places(scaled.indices[start:end], scaled.shape[1])
-        own = scaled.data[start:end]
-        yield places, own[one] * own[other]
 
 
 def _ring_sum(

@@ -62,6 +62,8 @@ from protocols.sums.base import COUNT_BYTES, Buffer, Mechanism, SumPlan
 from protocols.sums.possible import require_possible
 from protocols.sums.wire import pack, ring_dtype
 
+MIN_CLIENTS: Final = 3
+"""Fewest clients of a sum: of two, each learns the other's vector."""
 LEAST_GROUPS: Final = 3
 """Groups without which a median has no meaning: of two, neither is nearer."""
 MOST_GROUPS: Final = 100
@@ -116,6 +118,10 @@ class GroupedParameters(SparseMessage):
                 f"groups are compared from {LEAST_GROUPS} on, got {self.groups}: or add them up with tau 0"
             )
         return self
+
+    def works(self, clients: int, groups: int) -> bool:
+        """Return whether a round of so many clients in so many groups works."""
+        return clients >= MIN_CLIENTS * groups
 
 
 class Split(NamedTuple):

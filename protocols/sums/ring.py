@@ -346,6 +346,13 @@ class RingMechanism(SeveralMessages, OpensByParts):
 
     plan_class: ClassVar[type[RingPlan]]
 
+    def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
+        """Raises `ParameterError` for a plan with groups, whose contributions `fold_groups` adds."""
+        own = self.plan_class.of(plan)
+        if own.groups > 1:
+            raise ParameterError("contributions of groups are added by group")
+        return self._added(own, () if partial is None else (partial,), contributions)
+
     def fold_groups(
         self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[int, Route, Buffer]]
     ) -> bytes:
@@ -361,8 +368,8 @@ class RingMechanism(SeveralMessages, OpensByParts):
         return self._added(own, partials)
 
     @abstractmethod
-    def _added(self, plan: RingPlan, partials: Iterable[Buffer]) -> bytes:
-        """Return the sum of partial sums of a plan without groups."""
+    def _added(self, plan: RingPlan, partials: Iterable[Buffer], more: Iterable[tuple[Route, Buffer]] = ()) -> bytes:
+        """Return the sum of partial sums, and of more contributions, of a plan without groups."""
 
     def _released_groups(self, plan: RingPlan, partial: Buffer, release: Callable[[Buffer], bytes]) -> bytes:
         """Return the released sums of all groups, each after its count. release: returns that of one group."""

@@ -42,21 +42,15 @@ class DownloadableSet:
     """Terms of use."""
 
 
+_MOVIELENS: Final = "https://files.grouplens.org/datasets/movielens"
 DOWNLOADS: Final[dict[str, DownloadableSet]] = {
-    "ml-100k": DownloadableSet(
-        name="ml-100k",
-        url="https://files.grouplens.org/datasets/movielens/ml-100k.zip",
-        size=4_924_029,
-        sha256="50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229",
-        terms=MOVIELENS_TERMS,
-    ),
-    "ml-1m": DownloadableSet(
-        name="ml-1m",
-        url="https://files.grouplens.org/datasets/movielens/ml-1m.zip",
-        size=5_917_549,
-        sha256="a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20",
-        terms=MOVIELENS_TERMS,
-    ),
+    name: DownloadableSet(
+        name, f"https://files.grouplens.org/datasets/movielens/{name}.zip", size, sha256, MOVIELENS_TERMS
+    )
+    for name, size, sha256 in (
+        ("ml-100k", 4_924_029, "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229"),
+        ("ml-1m", 5_917_549, "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20"),
+    )
 }
 """Data sets that `fetch` can download, by name."""
 

@@ -54,14 +54,11 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from protocols.errors import ParameterError, RefusalError, to_accept
-from protocols.sums.groups import GroupedParameters, Works
+from protocols.sums.groups import MIN_CLIENTS, GroupedParameters
 from protocols.sums.masked import wire
 from protocols.sums.wire import packed_bytes
 
 Mode = Literal["curious", "semi-malicious"]
-
-MIN_CLIENTS: Final = 3
-"""Smallest cohort of a masked sum: a sum over two clients reveals to each the vector of the other."""
 
 MOST_CLIENTS: Final = 2**31 - 1
 _MOST_NEIGHBOURS: Final = 1024
@@ -120,6 +117,13 @@ class MaskedParameters(GroupedParameters):
         if self.bits - self.spare < FEWEST_BITS:
             raise ValueError(f"{self.spare} spare bits leave fewer than {FEWEST_BITS} of {self.bits}: choose fewer")
         return self
+
+    def works(self, clients: int, groups: int) -> bool:
+        try:
+            choose_neighbourhood(clients, self.corrupt, self.dropout, self.mode, self.sigma, self.eta, groups)
+        except ParameterError:
+            return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -271,20 +275,6 @@ def _in_a_group(
 
 
 FEWEST_BITS: Final = 16
-
-
-def works_of(chosen: MaskedParameters) -> Works:
-    """Return whether rounds of some sizes have neighbours and a threshold, with the shares and probabilities of
-    `chosen`."""
-
-    def works(clients: int, groups: int) -> bool:
-        try:
-            choose_neighbourhood(clients, chosen.corrupt, chosen.dropout, chosen.mode, chosen.sigma, chosen.eta, groups)
-        except ParameterError:
-            return False
-        return True
-
-    return works
 
 
 def in_a_group(clients: int, marked: int, groups: int, bits: int) -> int:

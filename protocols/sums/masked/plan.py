@@ -25,9 +25,8 @@ from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
 from protocols.sums.base import COUNT_BYTES, Buffer, SumPlan
-from protocols.sums.groups import require_groups, split_groups, trust_of_groups
+from protocols.sums.groups import MIN_CLIENTS, require_groups, split_groups, trust_of_groups
 from protocols.sums.masked.parameters import (
-    MIN_CLIENTS,
     MOST_CLIENTS,
     MaskedParameters,
     Mode,
@@ -268,20 +267,13 @@ class MaskedMechanism(RingMechanism):
         if used and view[-1] >> used:
             raise ContributionError("the unused bits of the last byte are not zero")
 
-    def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-        """Raises `ParameterError` for a plan with groups, whose contributions `fold_groups` adds."""
+    def _added(self, plan: RingPlan, partials: Iterable[Buffer], more: Iterable[tuple[Route, Buffer]] = ()) -> bytes:
         own = MaskedPlan.of(plan)
-        if own.groups > 1:
-            raise ParameterError("contributions of groups are added by group")
-        total = _total(own, () if partial is None else (partial,))
-        for route, contribution in contributions:
+        total = _total(own, partials)
+        for route, contribution in more:
             total.count_more(1)
             _add(own, total.sums, exact(contribution, own.contribution_bytes(route), "a contribution along this route"))
         return _encode(own, total)
-
-    def _added(self, plan: RingPlan, partials: Iterable[Buffer]) -> bytes:
-        own = MaskedPlan.of(plan)
-        return _encode(own, _total(own, partials))
 
     def correct(
         self, plan: SumPlan, partial: Buffer | None, add_to: Callable[[Ring, int], T]

@@ -27,10 +27,10 @@ from protocols.crypto.random import permutation
 from protocols.crypto.sealing import agreement_key
 from protocols.errors import CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.base import Buffer
-from protocols.sums.groups import split_clients
+from protocols.sums.groups import MIN_CLIENTS, split_clients
 from protocols.sums.masked import wire
 from protocols.sums.masked.masks import seed_commitment
-from protocols.sums.masked.parameters import MIN_CLIENTS, Neighbourhood
+from protocols.sums.masked.parameters import Neighbourhood
 from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, Advertisement, decode_advertisement
 

@@ -204,20 +204,14 @@ class OneshotMechanism(RingMechanism, ChecksByParts):
             if plane.size and int(plane.max()) >= prime:
                 raise ContributionError(f"plane {number} holds a residue that is not below its prime")
 
-    def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:
-        """Raises `ParameterError` for a plan with groups, whose contributions `fold_groups` adds."""
+    def _added(self, plan: RingPlan, partials: Iterable[Buffer], more: Iterable[tuple[Route, Buffer]] = ()) -> bytes:
         own = OneshotPlan.of(plan)
-        if own.groups > 1:
-            raise ParameterError("contributions of groups are added by group")
-        total = _total(own, () if partial is None else (partial,))
-        for route, contribution in contributions:
+        total = _total(own, partials)
+        for route, contribution in more:
             total.count_more(1)
             body = exact(contribution, own.contribution_bytes(route), "a contribution along this route")
             _add(own, total.sums, np.frombuffer(body, "<u4"))
         return total.encode()
-
-    def _added(self, plan: RingPlan, partials: Iterable[Buffer]) -> bytes:
-        return _total(OneshotPlan.of(plan), partials).encode()
 
     def release(self, plan: SumPlan, partial: Buffer) -> bytes:
         """Return the sums of a partial sum without masks as packed ring elements; with groups each after its count.

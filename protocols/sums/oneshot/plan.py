@@ -23,14 +23,11 @@ from protocols.errors import ParameterError, RefusalError, to_accept
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
 from protocols.sums.base import COUNT_BYTES
-from protocols.sums.groups import GroupedParameters, require_groups, trust_of_groups
+from protocols.sums.groups import MIN_CLIENTS, GroupedParameters, require_groups, trust_of_groups
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
 from protocols.sums.ring import FixedPoint, RingPlan, encode_vector, require_fit
 from protocols.sums.ring_security import SECURITY_BITS
 from protocols.sums.wire import refuse_chosen
-
-MIN_CLIENTS: Final = 3
-"""Fewest contributions: of two, each client learns the other's vector from the sum."""
 
 MOST_CLIENTS: Final = 1_000_000
 """Most contributions of a sum. Sums of secrets stay far below half of a 32-bit prime, which carries their shares."""
@@ -69,11 +66,6 @@ class OneshotParameters(GroupedParameters):
         sums over the same data, at most `corrupt` may collude.
         """
         return 2 * self.threshold - self.committee - 1
-
-
-def works_in_oneshot_groups(clients: int, groups: int) -> bool:
-    """Return whether a round of so many clients in so many groups works, whatever the parameters."""
-    return clients >= MIN_CLIENTS * groups
 
 
 @dataclass(frozen=True)
@@ -159,7 +151,7 @@ class OneshotPlan(RingPlan):
         return self.threshold
 
     def check_cohort(self, clients: int) -> None:
-        if not works_in_oneshot_groups(clients, self.groups):
+        if not self.parameters.works(clients, self.groups):
             each = "round" if self.groups == 1 else f"group of {self.groups}"
             raise ParameterError(f"a one-shot {each} needs at least {MIN_CLIENTS} clients")
 

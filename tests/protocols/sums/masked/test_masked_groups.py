@@ -13,7 +13,7 @@ from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, S
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.groups import TAU, advised_cohort
 from protocols.sums.masked import client, server
-from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, corrupt_clients, works_of
+from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, corrupt_clients
 from protocols.sums.masked.plan import MASKED, MaskedPlan, encode, make_plan
 from protocols.sums.masked.roster import RosterEntry, open_roster
 from protocols.sums.masked.run import MaskedRun, run_masked_sum
@@ -206,7 +206,7 @@ def test_terms_without_groups_are_what_they_were() -> None:
 
 def test_the_advised_groups_are_as_many_as_a_plan_takes() -> None:
     """Of 100 no number of equal groups has neighbours enough; a few clients more do."""
-    works, found = works_of(MaskedParameters()), {}
+    works, found = MaskedParameters().works, {}
     for clients in (89, 90, 100, 108, 300, 1000):
         found[clients] = advised_cohort(clients, clients, works)
     assert {clients: split and split.groups for clients, split in found.items()} == {

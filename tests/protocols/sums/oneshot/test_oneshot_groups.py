@@ -15,7 +15,7 @@ from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, S
 from protocols.sums.groups import TAU, advised_cohort, group_of_each, no_sum
 from protocols.sums.oneshot import member, server
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.plan import OneshotParameters, OneshotPlan, OneshotPolicy, works_in_oneshot_groups
+from protocols.sums.oneshot.plan import OneshotParameters, OneshotPlan, OneshotPolicy
 from protocols.sums.oneshot.plan import make_plan as plan_of
 from protocols.sums.oneshot.run import run_oneshot_sum
 from protocols.sums.plain import PLAIN
@@ -210,7 +210,7 @@ def test_parameters_of_groups() -> None:
         ring_mechanism(PLAIN)
     assert "split into 3 groups" in " ".join(plan().trust(12)) and "near the others" in " ".join(plan().trust(12))
     assert "one member that lies can spoil" in " ".join(plan(tau=0.0).trust(12))
-    assert advised_cohort(300, 300, works_in_oneshot_groups) == (10, 300, 15)
+    assert advised_cohort(300, 300, OneshotParameters().works) == (10, 300, 15)
 
 
 def test_folds_in_batches_and_parts_give_the_same_bytes(played: Round) -> None:
