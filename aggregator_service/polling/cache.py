@@ -136,7 +136,8 @@ class TaskCache:
     async def _read_and_keep(self, task_id: str, pending: _PendingRead) -> CachedRound | None:
         started = self._monotonic()
         try:
-            cached_round = await run_in_threadpool(self._read, task_id)
+            cached = self._tasks.get(task_id)
+            cached_round = await run_in_threadpool(self._read, task_id, None if cached is None else cached.cached_round)
         finally:
             with self._lock:
                 if self._reads.get(task_id) is pending:
@@ -146,9 +147,9 @@ class TaskCache:
                 self._cache_round(cached_round, pending, started)
         return cached_round
 
-    def _read(self, task_id: str) -> CachedRound | None:
+    def _read(self, task_id: str, older: CachedRound | None) -> CachedRound | None:
         with self._database.read() as session:
-            return read_round(session, task_id, self._clock.now())
+            return read_round(session, task_id, self._clock.now(), older)
 
     def _cache_round(self, cached_round: CachedRound, pending: _PendingRead, started: float) -> None:
         """Cache a round that was read from `started` on, unless a newer version is known."""

@@ -304,29 +304,42 @@ class CachedRound:
         return self._data
 
 
-def read_round(session: Session, task_id: str, now: float) -> CachedRound | None:
-    """Read the newest round of a task; None when there is no such task."""
+def read_round(session: Session, task_id: str, now: float, older: CachedRound | None = None) -> CachedRound | None:
+    """Read the newest round of a task; None when there is no such task.
+
+    older: what was read before. At the same version clients can only have done more parts of the round, so of a part
+    that as many did as before the ids are not read again.
+    """
     task = session.get(TaskRow, task_id)
     if task is None:
         return None
     round_ = last_round(session, task_id)
     # the order of enrolment: the last is found in an index, where a count reads all rows
     members = session.execute(_LAST_ENROLLED, {"task": task_id}).scalar() or 0
-    return CachedRound(task, members, None if round_ is None else _read_data(session, task, round_, now))
+    known = {} if older is None or older._data is None or older.version != task.version else older._data.clients
+    return CachedRound(task, members, None if round_ is None else _read_data(session, task, round_, known, now))
 
 
-def _read_data(session: Session, task: TaskRow, round_: RoundRow, now: float) -> _RoundData:
+def _read_data(
+    session: Session, task: TaskRow, round_: RoundRow, known: Mapping[str, set[str]], now: float
+) -> _RoundData:
     required, awaited = prerequisite(round_), awaited_message(round_)
     needed: set[StagePart] = {"asked", "contribute", *(part for part in (required, awaited) if part is not None)}
     if round_.committee:
         needed.add("committee")
     elif round_.model_digest is not None:
         needed.add("advertise")
+
+    def clients(part: StagePart) -> set[str]:
+        if part in known and count_of(session, round_.id, part) == len(known[part]):
+            return known[part]
+        return set(session.scalars(clients_with(round_.id, part)))
+
     return _RoundData(
         row=round_,
         view=compact_round(session, round_, now),
         plan=plan_round(task, round_),
         spec=round_spec(round_),
-        clients={part: set(session.scalars(clients_with(round_.id, part))) for part in needed},
+        clients={part: clients(part) for part in needed},
         committee_keys=encoded_keys(session, round_) if awaited is not None else None,
     )

@@ -196,5 +196,7 @@ def _turn(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int) -> in
         RoundRow.sum_data.is_(None) if sum_class.data is None else RoundRow.sum_data == sum_class.data,
         RoundRow.again.is_(None),
     )
+    if recipe.device_groups == 1:
+        return session.execute(drawn.with_only_columns(func.count())).scalar_one()
     group = recipe.device_group_of(sum_index)
     return sum(recipe.device_group_of(index) == group for index in session.scalars(drawn))

@@ -237,7 +237,7 @@ def refuse(
         if not takes_part(session, row.id, "asked", client.client_id):
             raise Problem("not-in-cohort", "this client is not in the cohort of this round")
         lock_task(session, task)  # `announce` changes it; and the client may refuse twice at the same time
-        is_new = add_refusal(session, row.id, client.client_id, notice.reason, now)
+        is_new = add_refusal(session, row.id, client.client_id, notice.reason)
         if is_new:
             announce(session, task, "round")
         return round_view(session, task_row, row, client, now), is_new

@@ -211,11 +211,11 @@ def newest_snapshot(session: Session, task_id: str, at_least: int = 0, before: i
     return session.scalars(query.order_by(SnapshotRow.round_number.desc()).limit(1)).one_or_none()
 
 
-def add_refusal(session: Session, round_id: int, client_id: str, reason: str, now: float) -> bool:
+def add_refusal(session: Session, round_id: int, client_id: str, reason: str) -> bool:
     """Store a client's refusal of a round; return whether it is its first. The first reason stays."""
     if session.get(RefusalRow, (round_id, client_id)) is not None:
         return False
-    session.add(RefusalRow(round_id=round_id, client_id=client_id, reason=reason, refused_at=now))
+    session.add(RefusalRow(round_id=round_id, client_id=client_id, reason=reason))
     session.flush()
     return True
 

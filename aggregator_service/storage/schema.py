@@ -88,7 +88,6 @@ class RefusalRow(OfClient, Base, table="refusals"):
     """A client of a round's cohort that left the round because of what the server sent, and its `RefusalNotice`."""
 
     reason: Mapped[str] = mapped_column(String(16))
-    refused_at: Mapped[float]
 
 
 class StageMessageRow(Base, table="stage_messages"):
@@ -214,6 +213,8 @@ class TaskRow(Base, table="tasks"):
     public_key: Mapped[bytes | None]
     """Published by the holder, for mechanisms that need one."""
     schedule: Mapped[dict[str, Any]]
+    follows: Mapped[str | None] = mapped_column(String(40), index=True)
+    """The id in `schedule` of the task whose members may enrol in this one; null for none."""
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     opened_by: Mapped[str] = mapped_column(String(16))
     needs_keyring: Mapped[bool]
@@ -482,7 +483,6 @@ class PastTaskRow(Base, table="past_tasks"):
     evaluation: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     privacy: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
     created_at: Mapped[float]
-    deleted_at: Mapped[float]
     released_sums: Mapped[int]
     ledger_digest: Mapped[str] = mapped_column(String(64))
     """SHA-256 (hex) of the list of its released sums in JSON."""

@@ -50,7 +50,7 @@ def delete_task(session: Session, task: TaskRow, actor: Actor) -> DeletedTask:
     if task.state == "open":
         raise Problem("conflict", "the task is open: close it first, then delete it")
     digest, released = _ledger_digest(session, task)
-    sums = _keep(session, task, digest, released, actor.at)
+    sums = _keep(session, task, digest, released)
     members = session.execute(select(ClientRow.token_hash).where(ClientRow.task_id == task.id)).all()
     for (token_hash,) in members:
         void_token(session, token_hash)
@@ -82,12 +82,12 @@ def _ledger_digest(session: Session, task: TaskRow) -> tuple[str, int]:
             return hashed.hexdigest(), count
 
 
-def _keep(session: Session, task: TaskRow, digest: str, released: int, now: float) -> int:
+def _keep(session: Session, task: TaskRow, digest: str, released: int) -> int:
     """Keep the terms and, with a data set label, each set of survivors that guards need; return their number."""
     names = ("id", "name", "data_set", "recipe_name", "recipe_parameters", "mechanism_name", "mechanism_parameters")
     more = ("public_key", "schedule", "evaluation", "privacy", "created_at")
     terms = {name: getattr(task, name) for name in (*names, *more)}
-    session.add(PastTaskRow(**terms, deleted_at=now, released_sums=released, ledger_digest=digest))
+    session.add(PastTaskRow(**terms, released_sums=released, ledger_digest=digest))
     session.flush()
     if task.data_set is None:
         return 0

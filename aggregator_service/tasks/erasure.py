@@ -41,7 +41,6 @@ from aggregator_service.storage.schema import (
     CommitteeKeyRow,
     ContributionRow,
     HandoutRow,
-    RefusalRow,
     RoundRow,
     SnapshotRow,
     StageMessageRow,
@@ -152,8 +151,6 @@ def _forget_messages(session: Session, client_id: str) -> None:
     changed_rows(session, given.values(digest="", stored_at=0.0, attestation=None, statement=None))
     sent = update(StageMessageRow).where(StageMessageRow.client_id == client_id)
     changed_rows(session, sent.values(digest="", stored_at=0.0, body=None))
-    refused = update(RefusalRow).where(RefusalRow.client_id == client_id)
-    changed_rows(session, refused.values(refused_at=0.0))
     keys = update(CommitteeKeyRow).where(CommitteeKeyRow.client_id == client_id)
     changed_rows(session, keys.values(digest="", body=b""))
 

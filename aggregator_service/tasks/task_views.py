@@ -117,6 +117,7 @@ def create_task(
         mechanism_name=mechanism.name,
         mechanism_parameters=dict(mechanism.parameters),
         schedule=request.schedule.model_dump(),
+        follows=request.schedule.follows,
         seed=os.urandom(32) if request.seed is None else b64decode(request.seed, 32),
         repeatable=request.seed is not None,
         opened_by=plan.sum_plan.opened_by,
@@ -165,7 +166,7 @@ def followed_task(session: Session, request: TaskRequest) -> TaskRow:
 
 def following_task(session: Session, task: TaskRow) -> TaskRow | None:
     """Return the last of the tasks that follow `task`, one after the other; None if none follows it."""
-    query = select(TaskRow).where(TaskRow.schedule["follows"].as_string() == task.id)
+    query = select(TaskRow).where(TaskRow.follows == task.id)
     newest = session.scalars(query.order_by(TaskRow.created_at.desc(), TaskRow.id).limit(1)).one_or_none()
     return None if newest is None else following_task(session, newest) or newest
 

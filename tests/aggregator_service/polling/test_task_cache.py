@@ -23,7 +23,7 @@ from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.interventions import close_task
 from aggregator_service.storage.database import Database, Delivery, announce, progress, void_token
-from aggregator_service.storage.schema import CohortRow, RoundRow, TaskRow
+from aggregator_service.storage.schema import CohortRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.tasks.membership import revoke_member
 from protocols.crypto.sealing import SealingKey
 from tests.support.api import Api, TestMember, contribute, services
@@ -256,8 +256,8 @@ def meanwhile(database: Database, monkeypatch: pytest.MonkeyPatch) -> Meanwhile:
     read = TaskCache._read
 
     def set_up(commit: Callable[[Session], None]) -> None:
-        def read_then_commit(task_cache: TaskCache, task_id: str) -> object:
-            found = read(task_cache, task_id)
+        def read_then_commit(*of: Any) -> object:
+            found = read(*of)
             with database.write() as session:
                 commit(session)
             return found
@@ -293,6 +293,26 @@ def test_a_delivery_during_the_query_is_added_to_the_round(database: Database, m
 
     meanwhile(lambda session: progress(session, Delivery("t_1", 1, "contribute", "c_1")))
     assert asyncio.run(scenario()) == [True, False]
+
+
+def test_ids_are_read_again_of_the_parts_that_more_clients_did(database: Database) -> None:
+    """What other processes stored since the round was read is found when it is read again."""
+    clock, queries = ManualClock(100.0), list[str]()
+
+    async def scenario() -> list[bool]:
+        task_cache = cache_of(database, clock.now)
+        await task_cache.current_round("t_1")
+        with closing(Database(str(database.engine.url), connections=1)) as other, other.write() as session:
+            session.add(ContributionRow(round_id=1, client_id="c_2", digest="", bytes=1, stored_at=0.0))
+        clock.advance(task_cache_module._MAX_ROUND_AGE + 1.0)
+        event.listen(database.engine, "before_cursor_execute", lambda _c, _cursor, text, *_: queries.append(text))
+        cached_round = await task_cache.current_round("t_1")
+        return [cached_round.status(client).contributed for client in ("c_1", "c_2")]
+
+    assert asyncio.run(scenario()) == [False, True]
+    ids = [text for text in queries if text.startswith("SELECT") and "client_id" in text.partition("FROM")[0]]
+    assert len([text for text in ids if "FROM contributions" in text and "count" not in text]) == 1
+    assert not [text for text in ids if "FROM cohorts" in text and "count" not in text]
 
 
 def test_simultaneous_requests_share_one_query(database: Database, meanwhile: Meanwhile) -> None:

@@ -227,6 +227,7 @@ def test_rows_of_every_revision_survive_the_upgrade(bare_database: Database, rev
             (found,) = connection.execute(select(tables[name])).mappings().all()
             kept = {column: value for column, value in row.items() if column in found}
             assert {column: found[column] for column in kept} == kept, name
+        assert connection.execute(select(tables["tasks"].c.follows)).scalar_one() in ("t_0", "follows-1")
 
 
 def test_a_migration_that_fails_changes_nothing(bare_database: Database) -> None:
@@ -266,7 +267,7 @@ def _value(kind: TypeEngine[Any], name: str) -> Any:
     if isinstance(kind, Boolean):
         return True
     if isinstance(kind, JSON):
-        return {"a": [1, 2.5, "x"]}
+        return {"a": [1, 2.5, "x"], "follows": "t_0"}
     if isinstance(kind, BigInteger):
         return 2**40 + 1
     if isinstance(kind, Integer):
