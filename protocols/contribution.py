@@ -11,7 +11,7 @@ What a task has of these follows from its recipe, its mechanism and its plans, w
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final
@@ -24,12 +24,10 @@ from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
-from protocols.sums.base import Mechanism, SumPlan, one_message, several_messages
+from protocols.sums.base import Mechanism, SumPlan, TakeAhead, one_message, several_messages
 
 Elements = NDArray[Any]
 """Ring elements (layout.length,), of the type that the mechanism encodes to."""
-TakeAhead = Callable[[int], Sequence[Any]]
-"""n -> at most n pieces of the next message, which were made in idle time (`OneMessage.pieces`)."""
 
 
 @dataclass(frozen=True)

@@ -200,12 +200,11 @@ class StorageRow(Base, table="storage"):
     """When a server last noted that database and blob store work, while rounds were active (`rounds.outages`)."""
 
 
-class TaskRow(Base, table="tasks"):
-    """A task."""
+class OfTask:
+    """The terms of a task, which limit others over its data set."""
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
-    name: Mapped[str] = mapped_column(String(63), unique=True)
-    state: Mapped[str] = mapped_column(String(16), index=True)
+    data_set: Mapped[str | None] = mapped_column(String(63), index=True)
     recipe_name: Mapped[str] = mapped_column(String(63))
     recipe_parameters: Mapped[dict[str, Any]]
     mechanism_name: Mapped[str] = mapped_column(String(63))
@@ -213,20 +212,27 @@ class TaskRow(Base, table="tasks"):
     public_key: Mapped[bytes | None]
     """Published by the holder, for mechanisms that need one."""
     schedule: Mapped[dict[str, Any]]
+    evaluation: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    privacy: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    """These blocks; null for none."""
+    created_at: Mapped[float]
+
+
+class TaskRow(OfTask, Base, table="tasks"):
+    """A task."""
+
+    name: Mapped[str] = mapped_column(String(63), unique=True)
+    state: Mapped[str] = mapped_column(String(16), index=True)
     follows: Mapped[str | None] = mapped_column(String(40), index=True)
     """The id in `schedule` of the task whose members may enrol in this one; null for none."""
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     opened_by: Mapped[str] = mapped_column(String(16))
     needs_keyring: Mapped[bool]
-    data_set: Mapped[str | None] = mapped_column(String(63), index=True)
     organiser_key: Mapped[bytes | None] = mapped_column(LargeBinary(32))
     organiser_scope: Mapped[str | None] = mapped_column(String(100))
     """Who certifies the members; null for nobody."""
     revocations: Mapped[bytes | None]
     """The organiser's newest signed list."""
-    evaluation: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    privacy: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    """These blocks; null for none."""
     best_round: Mapped[int | None]
     """Round of the best measured model, whose snapshot is kept."""
     catalogue_digest: Mapped[str | None] = mapped_column(String(64))
@@ -235,7 +241,6 @@ class TaskRow(Base, table="tasks"):
     catalogue_bytes: Mapped[int | None]
     """Its blob, once it is uploaded."""
     repeatable: Mapped[bool]
-    created_at: Mapped[float]
     completed_rounds: Mapped[int] = mapped_column(default=0)
     failed_rounds: Mapped[int] = mapped_column(default=0)
     failures_in_a_row: Mapped[int] = mapped_column(default=0)
@@ -468,21 +473,10 @@ class ViewRow(Base, table="views"):
     blob_key: Mapped[str | None] = mapped_column(String(200))
 
 
-class PastTaskRow(Base, table="past_tasks"):
-    """A task that was deleted: its terms, which limit later tasks over its data set, and a digest of its ledger."""
+class PastTaskRow(OfTask, Base, table="past_tasks"):
+    """A task that was deleted: its terms, and a digest of its ledger."""
 
-    id: Mapped[str] = mapped_column(String(40), primary_key=True)
     name: Mapped[str] = mapped_column(String(63))
-    data_set: Mapped[str | None] = mapped_column(String(63), index=True)
-    recipe_name: Mapped[str] = mapped_column(String(63))
-    recipe_parameters: Mapped[dict[str, Any]]
-    mechanism_name: Mapped[str] = mapped_column(String(63))
-    mechanism_parameters: Mapped[dict[str, Any]]
-    public_key: Mapped[bytes | None]
-    schedule: Mapped[dict[str, Any]]
-    evaluation: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    privacy: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
-    created_at: Mapped[float]
     released_sums: Mapped[int]
     ledger_digest: Mapped[str] = mapped_column(String(64))
     """SHA-256 (hex) of the list of its released sums in JSON."""

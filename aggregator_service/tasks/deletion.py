@@ -25,6 +25,7 @@ from aggregator_service.storage.schema import (
     CommitteeKeyRow,
     ContributionRow,
     InvitationRow,
+    OfTask,
     PastSummandRow,
     PastSumRow,
     PastTaskRow,
@@ -84,10 +85,8 @@ def _ledger_digest(session: Session, task: TaskRow) -> tuple[str, int]:
 
 def _keep(session: Session, task: TaskRow, digest: str, released: int) -> int:
     """Keep the terms and, with a data set label, each set of survivors that guards need; return their number."""
-    names = ("id", "name", "data_set", "recipe_name", "recipe_parameters", "mechanism_name", "mechanism_parameters")
-    more = ("public_key", "schedule", "evaluation", "privacy", "created_at")
-    terms = {name: getattr(task, name) for name in (*names, *more)}
-    session.add(PastTaskRow(**terms, released_sums=released, ledger_digest=digest))
+    terms = {name: getattr(task, name) for name in OfTask.__annotations__}
+    session.add(PastTaskRow(name=task.name, **terms, released_sums=released, ledger_digest=digest))
     session.flush()
     if task.data_set is None:
         return 0

@@ -180,7 +180,7 @@ def take_part(
             f"this client is in the committee of task {member.terms.name!r} and contributes nothing: call serve(), or "
             "run hushrec committee serve"
         )
-    outage = Outage(patience, progress, stop, _longest_pause(member.terms.schedule))
+    contributor, outage = None, Outage(patience, progress, stop, _longest_pause(member.terms.schedule))
     with suppress(StoppedInOutage):
         if not (yield from through(part.load_catalogue(progress, stop), outage)):
             return []
@@ -188,12 +188,11 @@ def take_part(
         if not (yield from through(part.ready(progress, stop, poll_seconds), outage)):
             return []
         contributor = _Contributor(part, part.seen, progress)
-        with working_ahead(part):
-            yield from follow_task(contributor, stop, poll_seconds, patience)
-        if contributor.failure is not None:
-            raise contributor.failure
-        return contributor.reports
-    return []
+        with working_ahead(part), contributor.exclusively():
+            yield from through(_follow(contributor, stop, poll_seconds), outage)
+    if contributor is not None and contributor.failure is not None:
+        raise contributor.failure
+    return [] if contributor is None else contributor.reports
 
 
 class _Contributor(Role):

@@ -29,10 +29,14 @@ from numpy.typing import NDArray
 
 from protocols.crypto.keys import Keyring
 from protocols.errors import ContributionError, KeyringError, ParameterError
-from protocols.layout import Route, VectorLayout
+from protocols.layout import Floats, Route, VectorLayout
 
 Buffer = bytes | bytearray | memoryview
 OpenedBy = Literal["anyone", "members"]
+Blocks = Sequence[NDArray[np.float64]]
+"""One float64 vector for each block of a route."""
+TakeAhead = Callable[[int], Sequence[Any]]
+"""n -> at most n pieces of the next message, which were made in idle time (`OneMessage.pieces`)."""
 
 
 COUNT_BYTES: Final = 8
@@ -285,9 +289,7 @@ class Mechanism(ABC):
         """Return the aggregate as clients download it, `plan.aggregate_bytes` bytes."""
 
     @abstractmethod
-    def open(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
-    ) -> NDArray[np.float64]:
+    def open(self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None) -> Floats:
         """Return the sum, float64 (layout.length,); counts are rounded to whole numbers.
 
         contributions: how many were folded. Raises `CodecError` for a malformed aggregate, `KeyringError` if the
@@ -316,9 +318,7 @@ class OneMessage(Mechanism):
     interactive: ClassVar[bool] = False
 
     @abstractmethod
-    def seal(
-        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
-    ) -> bytes:
+    def seal(self, plan: SumPlan, route: Route, blocks: Blocks, keyring: Keyring | None) -> bytes:
         """Return a contribution of exactly `plan.contribution_bytes(route)` bytes.
 
         blocks: one float64 vector for each block of the route. Raises `BudgetError` if a value exceeds its segment's
@@ -334,12 +334,7 @@ class OneMessage(Mechanism):
         raise ParameterError(f"mechanism {self.name!r} makes no part of a contribution ahead")
 
     def seal_ahead(
-        self,
-        plan: SumPlan,
-        route: Route,
-        blocks: Sequence[NDArray[np.float64]],
-        keyring: Keyring | None,
-        take: Callable[[int], Sequence[Any]],
+        self, plan: SumPlan, route: Route, blocks: Blocks, keyring: Keyring | None, take: TakeAhead
     ) -> bytes:
         """Return a contribution as `seal` does. take(n): at most n pieces; missing ones are made."""
         return self.seal(plan, route, blocks, keyring)
@@ -351,7 +346,7 @@ class SeveralMessages(Mechanism):
     interactive: ClassVar[bool] = True
 
     @abstractmethod
-    def encode(self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> NDArray[Any]:
+    def encode(self, plan: SumPlan, route: Route, blocks: Blocks) -> NDArray[Any]:
         """Return the ring elements (layout.length,) of a contribution, before masks are added.
 
         blocks: one float64 vector for each block of the route. Errors as in `protocols.sums.ring.encode_vector`.
@@ -395,7 +390,5 @@ class ChecksByParts(Protocol):
 class OpensByParts(Protocol):
     """A mechanism whose aggregates anyone can open in parts, so that all of the sum need not be in memory."""
 
-    def open_part(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
-    ) -> NDArray[np.float64]:
+    def open_part(self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int) -> Floats:
         """Return values `start` to `stop` of what `Mechanism.open` returns; raises as that does, for these values."""

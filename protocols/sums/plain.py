@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from protocols.codec import exact
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError
-from protocols.layout import CLIP_SLACK, Block, Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, Buffer, ChecksByParts, OneMessage, OpensByParts, SumPlan
+from protocols.layout import CLIP_SLACK, Block, Floats, Route, VectorLayout
+from protocols.sums.base import COUNT_BYTES, Blocks, Buffer, ChecksByParts, OneMessage, OpensByParts, SumPlan
 from protocols.sums.wire import BytesBuilder, PartialSum, head_bytes, name_blocks, read_blocks, read_count
 
 _FLOAT64: Final = np.dtype(np.float64)
@@ -96,9 +96,7 @@ class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
             raise BudgetError(f"counts are exact up to 2^24 only: at most {most} contributions fit")
         return PlainPlan(layout, max_contributions)
 
-    def seal(
-        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
-    ) -> bytes:
+    def seal(self, plan: SumPlan, route: Route, blocks: Blocks, keyring: Keyring | None) -> bytes:
         """Return the blocks as float32; see `protocols.sums.base.OneMessage.seal`. `keyring` is not used."""
         own = PlainPlan.of(plan)
         if own.layout.chosen:
@@ -151,16 +149,12 @@ class PlainMechanism(OneMessage, ChecksByParts, OpensByParts):
         np.copyto(np.frombuffer(builder.body, "<f4"), sums, casting="same_kind")
         return builder.finish()
 
-    def open(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
-    ) -> NDArray[np.float64]:
+    def open(self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None) -> Floats:
         own = PlainPlan.of(plan)
         own.require_count(contributions)
         return self.open_part(own, aggregate, contributions, 0, own.layout.length)
 
-    def open_part(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
-    ) -> NDArray[np.float64]:
+    def open_part(self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int) -> Floats:
         own = PlainPlan.of(plan)
         narrow = np.frombuffer(exact(aggregate, own.aggregate_bytes, "an aggregate"), "<f4")[start:stop]
         if not np.isfinite(narrow).all():

@@ -11,7 +11,7 @@ bounds.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, isfinite, log2
@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, CodecError, ParameterError
-from protocols.layout import Route, Segment, VectorLayout, spans_of
+from protocols.layout import Floats, Route, Segment, VectorLayout, spans_of
 from protocols.sums.base import (
     COUNT_BYTES,
+    Blocks,
     Buffer,
     FixedPointPlan,
     Mechanism,
@@ -196,7 +197,7 @@ def encode_vector(
     layout: VectorLayout,
     places: Places,
     route: Route,
-    blocks: Sequence[NDArray[np.float64]],
+    blocks: Blocks,
     elements: NDArray[np.unsignedinteger[Any]],
 ) -> None:
     """Write the ring elements of a contribution along `route` into `elements` (layout.length,), which are zeros.
@@ -376,9 +377,7 @@ class RingMechanism(SeveralMessages, OpensByParts):
         parts = [part for part in split_groups(plan, partial) if part is not None]
         return b"".join(bytes(part[:COUNT_BYTES]) + release(part) for part in parts)
 
-    def open(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
-    ) -> NDArray[np.float64]:
+    def open(self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None) -> Floats:
         """Return the sum of a released aggregate, float64 (layout.length,); `CodecError` as `RingPlan.decode`.
 
         With groups: of those that the rule keeps, times what makes them as many contributions as there are.
@@ -398,9 +397,7 @@ class RingMechanism(SeveralMessages, OpensByParts):
         own = self.plan_class.of(plan)
         return open_by_group(self, own.of_group, own.groups, own.tau, aggregate, contributions)
 
-    def open_part(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int
-    ) -> NDArray[np.float64]:
+    def open_part(self, plan: SumPlan, aggregate: Buffer, contributions: int, start: int, stop: int) -> Floats:
         own = self.plan_class.of(plan)
         elements = unpack_part(aggregate, own.bits, own.layout.length, start, stop)
         return own.decode(elements, contributions, start)

@@ -7,7 +7,7 @@ aggregate       int64 little-endian
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from protocols.codec import exact
 from protocols.crypto.keys import Keyring
 from protocols.errors import BudgetError, ContributionError, ParameterError
-from protocols.layout import Block, Route, VectorLayout
-from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
+from protocols.layout import Block, Floats, Route, VectorLayout
+from protocols.sums.base import COUNT_BYTES, Blocks, Buffer, OneMessage, SumPlan
 from protocols.sums.wire import PartialSum, read_count, refuse_chosen
 
 _INT64: Final = np.dtype(np.int64)
@@ -91,9 +91,7 @@ class IntegersSum(OneMessage):
             raise BudgetError(f"sums are exact up to 2^52 steps only: at most {most} contributions fit")
         return IntegersPlan(layout, max_contributions)
 
-    def seal(
-        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
-    ) -> bytes:
+    def seal(self, plan: SumPlan, route: Route, blocks: Blocks, keyring: Keyring | None) -> bytes:
         """Return the blocks in steps, as int64."""
         expected = IntegersPlan.of(plan).layout.contribution_blocks(route)
         if len(blocks) != len(expected):
@@ -134,9 +132,7 @@ class IntegersSum(OneMessage):
         """Return the sums without the number of contributions."""
         return bytes(read_count(IntegersPlan.of(plan), partial)[1])
 
-    def open(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
-    ) -> NDArray[np.float64]:
+    def open(self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None) -> Floats:
         """Return the sum, float64 (layout.length,); `CodecError` for another length."""
         own = IntegersPlan.of(plan)
         own.require_count(contributions)

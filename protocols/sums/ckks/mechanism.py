@@ -20,8 +20,8 @@ from tenseal import sealapi
 
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.errors import CodecError, KeyringError
-from protocols.layout import Block, Route, VectorLayout, spans_of
-from protocols.sums.base import Buffer, OneMessage, SumPlan
+from protocols.layout import Block, Floats, Route, VectorLayout, spans_of
+from protocols.sums.base import Blocks, Buffer, OneMessage, SumPlan
 from protocols.sums.ckks.fold import ExpandedSum, SeededSum, add_sum, sum_of
 from protocols.sums.ckks.plan import SEED_BYTES, CkksPlan, make_plan
 from protocols.sums.ckks.wire import (
@@ -61,9 +61,7 @@ class CkksMechanism(OneMessage):
             split_residues(residues, view_planes(body, own.parameter_set, 1, 1, own.degree))
         return Keyring(own.mechanism, own.parameter_id, b"", bytes(body), secrets.token_bytes(STATE_KEY_BYTES))
 
-    def seal(
-        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
-    ) -> bytes:
+    def seal(self, plan: SumPlan, route: Route, blocks: Blocks, keyring: Keyring | None) -> bytes:
         own = CkksPlan.of(plan)
         slots = pack_blocks(own.layout.check_contribution(route, blocks), blocks, own.degree)
         context, polynomials = seal_context(own.parameters.set, own.degree), 1 if own.seeded else 2
@@ -121,9 +119,7 @@ class CkksMechanism(OneMessage):
         """Return the expanded ciphertexts without the count."""
         return bytes(read_count(CkksPlan.of(plan), partial)[1])
 
-    def open(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
-    ) -> NDArray[np.float64]:
+    def open(self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None) -> Floats:
         """Return the sum, float64 (layout.length,), counts rounded.
 
         The sum contains the encryption's own noise, from which the key can be computed (IND-CPA-D: Li and Micciancio,

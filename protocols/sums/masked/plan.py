@@ -11,20 +11,19 @@ before it releases it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from protocols.codec import exact
 from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, digest
 from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import COUNT_BYTES, Buffer, SumPlan
+from protocols.sums.base import COUNT_BYTES, Blocks, Buffer, SumPlan
 from protocols.sums.groups import MIN_CLIENTS, require_groups, split_groups, trust_of_groups
 from protocols.sums.masked.parameters import (
     MOST_CLIENTS,
@@ -181,7 +180,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     return plan
 
 
-def encode(plan: MaskedPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> Ring:
+def encode(plan: MaskedPlan, route: Route, blocks: Blocks) -> Ring:
     """Return the ring elements (layout.length,) of a contribution along `route`, before masks are added.
 
     Errors as in `protocols.sums.ring.encode_vector`.
@@ -253,7 +252,7 @@ class MaskedMechanism(RingMechanism):
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> MaskedPlan:
         return make_plan(parameters, layout, max_contributions)
 
-    def encode(self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> Ring:
+    def encode(self, plan: SumPlan, route: Route, blocks: Blocks) -> Ring:
         return encode(MaskedPlan.of(plan), route, blocks)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:

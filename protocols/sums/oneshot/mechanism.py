@@ -11,7 +11,7 @@ through `protocols.sums.oneshot.client`, and `protocols.sums.oneshot.server.unma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from math import ceil, sqrt
 from typing import Any, ClassVar, Final
 
@@ -21,7 +21,7 @@ from numpy.typing import DTypeLike, NDArray
 from protocols.codec import exact
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import Buffer, ChecksByParts, SumPlan
+from protocols.sums.base import Blocks, Buffer, ChecksByParts, SumPlan
 from protocols.sums.oneshot.plan import OneshotPlan, encode, make_plan
 from protocols.sums.oneshot.polynomials import (
     SIGMA,
@@ -188,7 +188,7 @@ class OneshotMechanism(RingMechanism, ChecksByParts):
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> OneshotPlan:
         return make_plan(parameters, layout, max_contributions)
 
-    def encode(self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
+    def encode(self, plan: SumPlan, route: Route, blocks: Blocks) -> NDArray[np.int64]:
         return encode(OneshotPlan.of(plan), route, blocks)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:

@@ -8,7 +8,7 @@ appears twice, as in masked sums (docs/adr/0004-blocks-and-routes.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final
@@ -22,7 +22,7 @@ from protocols.crypto.sealing import SEALED_OVERHEAD
 from protocols.errors import ParameterError, RefusalError, to_accept
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
-from protocols.sums.base import COUNT_BYTES
+from protocols.sums.base import COUNT_BYTES, Blocks
 from protocols.sums.groups import MIN_CLIENTS, GroupedParameters, require_groups, trust_of_groups
 from protocols.sums.oneshot.polynomials import Ring, choose_ring
 from protocols.sums.ring import FixedPoint, RingPlan, encode_vector, require_fit
@@ -242,7 +242,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     return OneshotPlan(checked, layout, max_contributions, ring)
 
 
-def encode(plan: OneshotPlan, route: Route, blocks: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
+def encode(plan: OneshotPlan, route: Route, blocks: Blocks) -> NDArray[np.int64]:
     """Return the whole steps of a contribution along `route`, int64 (layout.length,), before masks are added.
 
     Errors as in `protocols.sums.ring.encode_vector`.

@@ -23,7 +23,7 @@ it; the same for q. So (t^p mod p^2, u^q mod q^2), t and u uniform, is exactly r
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -32,14 +32,13 @@ from typing import Any, ClassVar, Final
 import gmpy2
 import numpy as np
 from gmpy2 import mpz
-from numpy.typing import NDArray
 
 from protocols.codec import b64encode, exact
 from protocols.crypto.keys import STATE_KEY_BYTES, Keyring
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ContributionError, KeyringError, ParameterError, missing_extra
-from protocols.layout import Route, VectorLayout, spans_of
-from protocols.sums.base import COUNT_BYTES, Buffer, OneMessage, SumPlan
+from protocols.layout import Floats, Route, VectorLayout, spans_of
+from protocols.sums.base import COUNT_BYTES, Blocks, Buffer, OneMessage, SumPlan, TakeAhead
 from protocols.sums.paillier.plan import PaillierPlan, checked_parameters, make_plan
 from protocols.sums.wire import count_more, name_blocks, read_blocks, read_count
 
@@ -157,9 +156,7 @@ class PaillierMechanism(OneMessage):
         public_key = public.n.to_bytes(own.modulus_bytes, "big")
         return Keyring(own.mechanism, own.parameter_id, public_key, secret_key, secrets.token_bytes(STATE_KEY_BYTES))
 
-    def seal(
-        self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
-    ) -> bytes:
+    def seal(self, plan: SumPlan, route: Route, blocks: Blocks, keyring: Keyring | None) -> bytes:
         return self.seal_ahead(plan, route, blocks, keyring, lambda _: ())
 
     def pieces(self, plan: SumPlan) -> int:
@@ -172,12 +169,7 @@ class PaillierMechanism(OneMessage):
         return crt_randomiser(load_secret_key(PaillierPlan.of(plan), keyring))
 
     def seal_ahead(
-        self,
-        plan: SumPlan,
-        route: Route,
-        blocks: Sequence[NDArray[np.float64]],
-        keyring: Keyring | None,
-        take: Callable[[int], Sequence[Any]],
+        self, plan: SumPlan, route: Route, blocks: Blocks, keyring: Keyring | None, take: TakeAhead
     ) -> bytes:
         """Return the blocks packed and encrypted, with randomisers that were made ahead while `take` has any.
 
@@ -262,9 +254,7 @@ class PaillierMechanism(OneMessage):
         _merged(PaillierPlan.of(plan), (partial,))
         return bytes(memoryview(partial)[COUNT_BYTES:])
 
-    def open(
-        self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None
-    ) -> NDArray[np.float64]:
+    def open(self, plan: SumPlan, aggregate: Buffer, contributions: int, keyring: Keyring | None) -> Floats:
         """Return the decrypted sum, float64 (layout.length,); `KeyringError` for another key than the sum's."""
         own = PaillierPlan.of(plan)
         own.require_count(contributions)
