@@ -373,7 +373,11 @@ def test_attack_a_neighbour_gets_other_keys_than_the_roster_names() -> None:
     good, stranger = roster.handout(VICTIM), new_round(9).advertise().entries["c_001"].advertisement
     edge, keys = len(roster.body), good[len(roster.body) :]
     assert len(keys) == size * roster.degree
-    for wrong in (stranger + keys[size:], keys[size : 2 * size] + keys[:size] + keys[2 * size :], keys[:-1] + bytes([keys[-1] ^ 1])):
+    for wrong in (
+        stranger + keys[size:],
+        keys[size : 2 * size] + keys[:size] + keys[2 * size :],
+        keys[:-1] + bytes([keys[-1] ^ 1]),
+    ):
         with pytest.raises(RefusalError, match="not those that the roster names"):
             open_handout(played.context, good[:edge] + wrong, VICTIM, state.advertisement)
     with pytest.raises(RefusalError, match="with keys that are not its own"):
