@@ -153,7 +153,7 @@ class TaskTerms:
         mechanism, seed = find_mechanism(entry.name), b64decode(view.seed, 32)
         return cls(view.task_id, view.name, seed, view.schedule, recipe, mechanism, entry, view)
 
-    @property
+    @cached_property
     def sum_plan(self) -> SumPlan:
         """The plan of the recipe's main sum."""
         return self.sum_plan_at(self.recipe.main_sum)
@@ -173,7 +173,7 @@ class TaskTerms:
         """Return the sum of a round."""
         return TaskSum(self.recipe, self.mechanism, self.sum_plan_at(spec.sum_index, spec.size), spec)
 
-    @property
+    @cached_property
     def by_snapshot(self) -> bool:
         """Whether clients download the server's snapshots instead of replaying aggregates.
 
@@ -192,7 +192,7 @@ class TaskTerms:
             raise ParameterError(f"the model of recipe {self.recipe.name!r} has no numbered items")
         return parameters.items
 
-    @property
+    @cached_property
     def opened_by(self) -> OpenedBy:
         """Who can open the aggregates: "anyone" or "members"."""
         return self.sum_plan.opened_by
@@ -202,7 +202,7 @@ class TaskTerms:
         """Whether members state the chain of the aggregates that they absorbed; see `states_chain`."""
         return states_chain(self.recipe, self.mechanism.interactive, self.opened_by)
 
-    @property
+    @cached_property
     def checks_states(self) -> bool:
         """Whether members compare the server's states with those that they compute: in chained masked and one-shot
         tasks, where every client binds its masks to the same bytes."""
@@ -216,7 +216,7 @@ class TaskTerms:
         """
         return self.recipe.by_snapshot and view.step >= sums_needed(self.recipe, self.schedule.rounds)
 
-    @property
+    @cached_property
     def snapshot_bytes(self) -> int:
         """Length in bytes of a downloaded snapshot: raw when anyone can open the sums, else sealed."""
         raw = self.recipe.state_bytes(1)

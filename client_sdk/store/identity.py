@@ -6,7 +6,7 @@ An identity is an Ed25519 key that signs, and a mailbox: a sealing key that keyr
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Final, Self
 
@@ -67,7 +67,7 @@ class Identity:
         keys = {"identity_key": self.signing_key.private_bytes_raw(), "mailbox_key": self.mailbox.seed}
         write_keys(path, *_FILE, keys)
 
-    @property
+    @cached_property
     def public_key(self) -> bytes:
         """Ed25519 public key, 32 bytes."""
         return self.signing_key.public_key().public_bytes_raw()
@@ -77,7 +77,7 @@ class Identity:
         """The name of the mailbox's public sealing key, 32 bytes."""
         return self.mailbox.name
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """First 16 hex digits of a digest of both public keys."""
         return digest("identity fingerprint", self.public_key, self.mailbox_key).hex()[:16]

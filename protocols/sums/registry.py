@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, cast
 
 from pydantic import BaseModel
@@ -41,7 +42,7 @@ class MechanismEntry(Entry):
     def __post_init__(self) -> None:
         check_capabilities(f"{self.name!r} carries", self.carries)
 
-    @property
+    @cached_property
     def hides(self) -> bool:
         """Whether the server alone cannot read a contribution."""
         return "clear contributions" not in self.carries
