@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
-from client_sdk.lab.whole import WholeRatings, can_train_whole, noise_of_all, noisy_whole_sum, whole_sum
+from client_sdk.lab.whole import Cohort, WholeRatings, can_train_whole, noise_of_all, noisy_whole_sum, whole_sum
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training import client_side
 from client_sdk.training.base import LocalResult, TrainingConfig, why_abstain
@@ -288,12 +288,10 @@ class Federation:
         if isinstance(recipe, PriviRecK):
             if isinstance(plan, MaskedPlan) and self.masks:
                 return None
+            whole = Cohort(self.train, cohort, self._held, self._order)
             if isinstance(self.recipe, Private):
-                draws = self._noise_draws(spec)
-                return noisy_whole_sum(
-                    self.recipe, spec, self._view, self.train, cohort, self._held, draws, self._order
-                ), 0
-            return whole_sum(recipe, plan, spec, self._view, self.train, cohort, self._held, self._order), 0
+                return noisy_whole_sum(self.recipe, spec, self._view, whole, self._noise_draws(spec)), 0
+            return whole_sum(recipe, plan, spec, self._view, whole), 0
         everybody = cohort.size == self.train.active_users.size
         if self.mechanism_name != "plain" or not everybody or not can_train_whole(self.recipe, self.train):
             return None

@@ -8,6 +8,8 @@ has the same bits as the sum of the clients' ring elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
@@ -39,38 +41,46 @@ _CHUNK_VALUES: Final = 8_000_000
 _MOST_MEASURING: Final = 5000
 _Places = slice | NDArray[np.int64]
 """Indices in the vector of a sum."""
-OrderOf = Callable[[int], NDArray[np.int32] | None]
-"""Returns the items of a user in the order of their times; None where these are not known."""
 
 
-def no_order(user: int) -> None:
-    """Return None: no user's items have an order."""
-    del user
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """The users of a sum."""
+
+    train: Interactions
+    users: NDArray[np.int64]
+    held: NDArray[np.int64]
+    """The item that each user of `train` keeps out, -1 for none."""
+    order_of: Callable[[int], NDArray[np.int32] | None] = lambda _: None
+    """Returns the items of a user in the order of their times; None where these are not known."""
+
+    @cached_property
+    def rows(self) -> csr_array[Any, Any]:
+        """Their rows, float64 CSR (users, items), without what they keep out."""
+        kept = self.train.where(self.train.items != self.held[self.train.users])
+        return interaction_rows(kept)[self.users].astype(np.float64)
+
+    def order(self, user: int) -> NDArray[np.int32] | None:
+        """Return the items of a user in the order of their times, without what it keeps out; None if not known."""
+        order = self.order_of(user)
+        return None if order is None else order[order != self.held[user]]
 
 
 def whole_sum(
-    recipe: PriviRecK,
-    plan: SumPlan,
-    spec: RoundSpec,
-    state: ModelState,
-    train: Interactions,
-    cohort: NDArray[np.int64],
-    held: NDArray[np.int64],
-    order_of: OrderOf = no_order,
+    recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, state: ModelState, cohort: Cohort
 ) -> NDArray[np.float64]:
     """Return the opened sum of `spec` over `cohort`, float64 (layout.length,).
 
-    state: the model before the sum. held: the item that each user of `train` keeps out, -1 for none. order_of: returns
-    a user's items in the order of their times. Equal to the sum of the clients' contributions: exactly over masked
-    sums, and up to the float32 rounding of contributions over plain ones. A sum of validation is not rounded.
+    state: the model before the sum. Equal to the sum of the clients' contributions: exactly over masked sums, and up to
+    the float32 rounding of contributions over plain ones. A sum of validation is not rounded.
     """
-    rows, kind = _rows(train, cohort, held), recipe.sum_of(spec.sum_index)
+    rows, kind = cohort.rows, recipe.sum_of(spec.sum_index)
     if kind == "degrees":
         return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
     if kind == "validation":
-        return np.asarray(_measured(recipe, state, rows, held, cohort, order_of).sum(axis=0))
+        return np.asarray(_measured(recipe, state, cohort).sum(axis=0))
     if kind in ("gram", "next"):
-        return _opened(plan, _sent(recipe, state, spec, rows, held, cohort, order_of), cohort.size)
+        return _opened(plan, _sent(recipe, state, spec, cohort), cohort.users.size)
     own = state_as(state, PriviRecState)
     scaled = _scaled(recipe, own, rows)
     if kind == "lists":
@@ -86,29 +96,23 @@ def whole_sum(
 
 
 def _sent(
-    recipe: PriviRecK,
-    state: ModelState,
-    spec: RoundSpec,
-    rows: csr_array[Any, Any],
-    held: NDArray[np.int64],
-    cohort: NDArray[np.int64],
-    order_of: OrderOf,
+    recipe: PriviRecK, state: ModelState, spec: RoundSpec, cohort: Cohort
 ) -> Iterator[tuple[_Places, NDArray[np.float64]]]:
     """Yield where each user of `cohort` adds to a Gram matrix, a sum of next items or of validation, and what."""
     own, kind = state_as(state, PriviRecState), recipe.sum_of(spec.sum_index)
     if kind == "gram":
-        scaled = _scaled(recipe, own, rows)
+        scaled = _scaled(recipe, own, cohort.rows)
         for start, end in pairwise(scaled.indptr):
             places, (one, other) = triangle_places(scaled.indices[start:end], scaled.shape[1])
             values = scaled.data[start:end]
             yield places, values[one] * values[other]
     elif kind == "next":
-        for user in cohort:
-            order = order_of(int(user))
-            items = np.zeros(0, np.int32) if order is None else order[order != held[user]]
-            yield slice(None), recipe.contribute(own, spec, Local(items)).vector
+        for user in cohort.users:
+            order = cohort.order(int(user))
+            sent = Local(np.zeros(0, np.int32) if order is None else order)
+            yield slice(None), recipe.contribute(own, spec, sent).vector
     else:
-        for values in _measured(recipe, own, rows, held, cohort, order_of):
+        for values in _measured(recipe, own, cohort):
             yield slice(None), values
 
 
@@ -126,37 +130,22 @@ def _opened(plan: SumPlan, sent: Iterable[tuple[_Places, NDArray[np.float64]]], 
     return plan.decode(ring.reduce(steps.view(np.uint64)), clients)
 
 
-def _rows(train: Interactions, cohort: NDArray[np.int64], held: NDArray[np.int64]) -> csr_array[Any, Any]:
-    """Return the rows of the users of `cohort`, float64 CSR (users, items), without what they keep out."""
-    kept = train.where(train.items != held[train.users])
-    return interaction_rows(kept)[cohort].astype(np.float64)
-
-
-def _measured(
-    recipe: PriviRecK,
-    state: ModelState,
-    rows: csr_array[Any, Any],
-    all_held: NDArray[np.int64],
-    cohort: NDArray[np.int64],
-    order_of: OrderOf,
-) -> NDArray[np.float64]:
+def _measured(recipe: PriviRecK, state: ModelState, cohort: Cohort) -> NDArray[np.float64]:
     """Return what each user contributes to a sum of validation, float64 (users, 1 + settings).
 
-    all_held: the item that each user of the data keeps out, -1 for none. Of more than 5,000 users with such an item the
-    first ones measure, and the others have the mean of these.
+    Of more than 5,000 users that keep an item out the first ones measure, and the others have the mean of these.
     """
-    held = all_held[cohort]
+    held = cohort.held[cohort.users]
     found, able = np.zeros((held.size, 1 + len(recipe.settings))), np.flatnonzero(held >= 0)
     some = able[:_MOST_MEASURING]
     found[able, 0] = 1.0
     if some.size:
         own = state_as(state, PriviRecState)
-        orders = [order_of(int(user)) for user in cohort[some]] if recipe.parameters.next_vectors else None
-        if orders is not None:
-            orders = [None if one is None else one[one != item] for one, item in zip(orders, held[some], strict=True)]
+        ordered = recipe.parameters.next_vectors
+        orders = [cohort.order(int(user)) for user in cohort.users[some]] if ordered else None
         found[some, 1:] = measured(
             components_of(recipe, state),
-            rows[some].astype(np.float32),
+            cohort.rows[some].astype(np.float32),
             held[some],
             recipe.settings,
             None if orders is None else trails(recipe, own, orders),
@@ -166,14 +155,7 @@ def _measured(
 
 
 def noisy_whole_sum(
-    private: Private,
-    spec: RoundSpec,
-    state: ModelState,
-    train: Interactions,
-    cohort: NDArray[np.int64],
-    held: NDArray[np.int64],
-    rng: np.random.Generator,
-    order_of: OrderOf = no_order,
+    private: Private, spec: RoundSpec, state: ModelState, cohort: Cohort, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Return the opened sum of a PriviRec task with a privacy block, in steps, float64 (layout.length,).
 
@@ -183,7 +165,7 @@ def noisy_whole_sum(
     recipe = private.inner
     if not isinstance(recipe, PriviRecK):
         raise ParameterError(f"recipe {recipe.name!r} has no sums that are computed at once")
-    rows, kind = _rows(train, cohort, held), recipe.sum_of(spec.sum_index)
+    rows, kind = cohort.rows, recipe.sum_of(spec.sum_index)
     if kind == "degrees":
         order = np.lexsort((rng.random(rows.nnz), np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))))
         place = np.arange(rows.nnz) - np.repeat(rows.indptr[:-1], np.diff(rows.indptr))
@@ -193,14 +175,12 @@ def noisy_whole_sum(
         bound = private.l2_bound(spec.sum_index)
         unit = (private.sensitivity(spec.sum_index).l2 or 1.0) / bound
         total = np.zeros(private.inner.layout(spec.sum_index).length, np.int64)
-        for places, values in _sent(recipe, state, spec, rows, held, cohort, order_of):
+        for places, values in _sent(recipe, state, spec, cohort):
             total[places] += round_within(values / unit, bound, rng.bytes)[0]
     else:
         model = state_as(state, PriviRecState)
-        scaled, basis = (
-            _scaled(recipe, model, rows),
-            recipe.basis_before(model, spec)[recipe.kept(model)].astype(np.float64),
-        )
+        scaled = _scaled(recipe, model, rows)
+        basis = recipe.basis_before(model, spec)[recipe.kept(model)].astype(np.float64)
         bound = private.l2_bound(spec.sum_index)
         total = _sum_of_steps(scaled, basis, lambda chunk, values: _rounded_rows(chunk, values, bound, rng))
     return total.ravel() + noise_of_all(private, spec, total.size, rows.shape[0], rng)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, isfinite, log2
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,13 +235,13 @@ MOST_SPARE: Final = 8
 MEAN_BITS: Final = 12
 
 
+@dataclass(frozen=True)
 class RingPlan(FixedPointPlan):
-    """A plan whose sums are fixed-point values in a ring of 2^bits, released as packed elements.
-
-    Subclasses are frozen dataclasses with `parameters`, `layout` and `max_contributions`.
-    """
+    """A plan whose sums are fixed-point values in a ring of 2^bits, released as packed elements."""
 
     parameters: GroupedParameters
+    layout: VectorLayout
+    max_contributions: int
 
     @property
     @abstractmethod
@@ -270,10 +270,11 @@ class RingPlan(FixedPointPlan):
         """By which the sums of groups are judged; 0: not at all."""
         return TAU if self.parameters.tau is None else self.parameters.tau
 
-    @property
-    @abstractmethod
-    def of_group(self) -> RingPlan:
+    @cached_property
+    def of_group(self) -> Self:
         """The plan of one group's sum."""
+        of_one_group = self.parameters.model_copy(update={"groups": 1, "tau": None})
+        return replace(self, parameters=of_one_group, max_contributions=self.most_in_sum)
 
     @property
     def most_in_sum(self) -> int:

@@ -12,7 +12,7 @@ before it releases it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -56,8 +56,6 @@ class MaskedPlan(RingPlan):
     """The plan of a masked sum; all parties compute the same from the task's parameters."""
 
     parameters: MaskedParameters
-    layout: VectorLayout
-    max_contributions: int
     mechanism: ClassVar[str] = "masked"
 
     @property
@@ -77,11 +75,6 @@ class MaskedPlan(RingPlan):
     def confirms(self) -> bool:
         """Whether clients sign the set of survivors before the sum opens: in mode semi-malicious."""
         return self.mode == "semi-malicious"
-
-    @cached_property
-    def of_group(self) -> MaskedPlan:
-        of_one_group = self.parameters.model_copy(update={"groups": 1, "tau": None})
-        return replace(self, parameters=of_one_group, max_contributions=self.most_in_sum)
 
     @property
     def repeated(self) -> bool:

@@ -9,7 +9,7 @@ appears twice, as in masked sums (docs/adr/0004-blocks-and-routes.md).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -112,15 +112,8 @@ class OneshotPlan(RingPlan):
     """The plan of a one-shot sum; all parties compute the same from the task's parameters."""
 
     parameters: OneshotParameters
-    layout: VectorLayout
-    max_contributions: int
     ring: Ring
     mechanism: ClassVar[str] = "oneshot"
-
-    @cached_property
-    def of_group(self) -> OneshotPlan:
-        of_one_group = self.parameters.model_copy(update={"groups": 1, "tau": None})
-        return replace(self, parameters=of_one_group, max_contributions=self.most_in_sum)
 
     @property
     def bits(self) -> int:

@@ -16,7 +16,7 @@ from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import FOLD_BATCH, Federation
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions, FleetRound
-from client_sdk.lab.whole import whole_sum
+from client_sdk.lab.whole import Cohort, whole_sum
 from client_sdk.model.follow import ModelFollower
 from client_sdk.rounds.part import Part
 from client_sdk.training import client_side
@@ -126,7 +126,7 @@ def test_whole_sums_and_scores_are_those_of_the_clients(
             ).blocks[0]
             for user in cohort
         }
-        found = whole_sum(recipe, plan, spec, made.state, train, cohort, made._held)
+        found = whole_sum(recipe, plan, spec, made.state, Cohort(train, cohort, made._held))
         if isinstance(plan, MaskedPlan):
             np.testing.assert_array_equal(found, run_masked_sum(plan, vectors).total)
         else:
