@@ -23,20 +23,6 @@ OnUnknown = Literal["error", "skip"]
 
 
 @dataclass(frozen=True, eq=False)
-class KnownItems:
-    """Interactions of which only those with an item of the task count; the others are left out and counted."""
-
-    interactions: object
-
-
-def with_unknown(interactions: object, on_unknown: OnUnknown) -> object:
-    """Return interactions as `History.of` takes them. Raises `ParameterError` for another word than the two."""
-    if on_unknown not in ("error", "skip"):
-        raise ParameterError(f"on_unknown is {_short(on_unknown)}: pass 'error' or 'skip'")
-    return KnownItems(interactions) if on_unknown == "skip" and interactions is not None else interactions
-
-
-@dataclass(frozen=True, eq=False)
 class History:
     """One user's interactions, each item once. They are never sent.
 
@@ -78,7 +64,13 @@ class History:
         return f"History({len(self)} items{'' if self.ratings is None else ', rated'})"
 
     @classmethod
-    def of(cls, interactions: object, n_items: int, numbers: Mapping[str, int] | None = None) -> History:
+    def of(
+        cls,
+        interactions: object,
+        n_items: int,
+        numbers: Mapping[str, int] | None = None,
+        on_unknown: OnUnknown = "error",
+    ) -> History:
         """Return the `History` for one user's `interactions`, which are one of:
 
         - a `History`
@@ -87,42 +79,36 @@ class History:
         - a DataFrame or LazyFrame of pandas or polars: its column `item`, the only one with a usual heading such as
           `movieId` or `sku`, or its only column; and its columns `rating` and `time` or the like, if it has such
         - a row of a scipy sparse matrix: the columns of its entries are the items, their values the ratings
-        - `KnownItems` of one of these
 
         Items are integers in 0..n_items-1; in a task with a catalogue they are its ids, and integers are refused: they
         could be ids, or places in the catalogue. A `History` has item numbers in any task. numbers: from id to item
-        number; None for a task without a catalogue. Raises `ParameterError`, which names the first item that is not
-        known, out of range or there twice, or whose rating is not a number.
+        number; None for a task without a catalogue. on_unknown: "skip" leaves out items that the task does not have;
+        the log has their number, not their ids. Raises `ParameterError`, which names the first item that is not known,
+        out of range or there twice, or whose rating is not a number.
         """
-        if isinstance(interactions, KnownItems):
-            return cls._known(interactions.interactions, n_items, numbers)
+        if on_unknown not in ("error", "skip"):
+            raise ParameterError(f"on_unknown is {_short(on_unknown)}: pass 'error' or 'skip'")
         if isinstance(interactions, History):
             own = item_ids(interactions.items, n_items)
             return cls(own, interactions.ratings, interactions.unknown, interactions.times)
         items, ratings, times = _items_and_ratings(interactions)
+        left_out = 0
+        if on_unknown == "skip":
+            values = _values(items)
+            known = [
+                at
+                for at, value in enumerate(values)
+                if not (isinstance(value, str) and numbers is not None and value.strip() not in numbers)
+                and not (type(value) is int and numbers is None and not 0 <= value < n_items)
+            ]
+            left_out = len(values) - len(known)
+            if left_out:
+                _LOG.warning("left out %d of %d items, which the task does not have", left_out, len(values))
+            items, numbers = [_number(values[at], _place(at, True), n_items, numbers) for at in known], None
+            ratings, times = (None if column is None else [column[at] for at in known] for column in (ratings, times))
         found = item_ids(items, n_items, numbers)
         rated = None if ratings is None else _rating_values(ratings, found)
-        return cls(found, rated, times=None if times is None else time_values(times))
-
-    @classmethod
-    def _known(cls, interactions: object, n_items: int, numbers: Mapping[str, int] | None) -> History:
-        """Return the `History` of the items that the task has. The log has the number of the others, not their ids."""
-        if isinstance(interactions, History):
-            return cls.of(interactions, n_items, numbers)  # it has numbers of the task
-        items, ratings, times = _items_and_ratings(interactions)
-        values = _values(items)
-        known = [
-            at
-            for at, value in enumerate(values)
-            if not (isinstance(value, str) and numbers is not None and value.strip() not in numbers)
-            and not (type(value) is int and numbers is None and not 0 <= value < n_items)
-        ]
-        found = item_ids([_number(values[at], _place(at, True), n_items, numbers) for at in known], n_items)
-        left_out = len(values) - len(known)
-        if left_out:
-            _LOG.warning("left out %d of %d items, which the task does not have", left_out, len(values))
-        rated = None if ratings is None else _rating_values([ratings[at] for at in known], found)
-        return cls(found, rated, left_out, None if times is None else time_values([times[at] for at in known]))
+        return cls(found, rated, left_out, None if times is None else time_values(times))
 
 
 def item_ids(items: object, n_items: int, numbers: Mapping[str, int] | None = None) -> NDArray[np.int32]:

@@ -16,7 +16,7 @@ from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncDriver, SyncDriver
 from client_sdk.api.wire import Program
 from client_sdk.errors import RoundLost
-from client_sdk.history import OnUnknown, with_unknown
+from client_sdk.history import OnUnknown
 from client_sdk.rounds.events import Progress, RoundAbstained, RoundMissed, RoundReport, ignore_event
 from client_sdk.rounds.loop import Role, follow_task, take_part
 from client_sdk.rounds.member import Stop
@@ -115,8 +115,7 @@ class Task(_BaseTask[SyncDriver]):
         Raises `TaskFailed` with the reason if the task ends because too many of its rounds failed, and
         `ParameterError` for interactions that the recipe cannot use.
         """
-        known = with_unknown(interactions, on_unknown)
-        return self._driver.run(take_part(self.part, known, progress, stop, poll_seconds, patience))
+        return self._driver.run(take_part(self.part, interactions, progress, stop, poll_seconds, patience, on_unknown))
 
     def serve(
         self,
@@ -210,7 +209,7 @@ class Task(_BaseTask[SyncDriver]):
         for `k` or `new` out of range, `ModelUnavailable`, and without a model on the device `GaveUp`.
         """
         return self._driver.run(
-            recommend(self.part, k, with_unknown(interactions, on_unknown), refresh, progress or ignore_event, new)
+            recommend(self.part, k, interactions, refresh, progress or ignore_event, new, on_unknown)
         )
 
 
@@ -227,8 +226,9 @@ class AsyncTask(_BaseTask[AsyncDriver]):
         on_unknown: OnUnknown = "error",
     ) -> list[RoundReport]:
         """See `Task.take_part`; cancelling the task stops it at once. A trainer runs in a thread."""
-        known = with_unknown(interactions, on_unknown)
-        return await self._driver.run(take_part(self.part, known, progress, stop, poll_seconds, patience))
+        return await self._driver.run(
+            take_part(self.part, interactions, progress, stop, poll_seconds, patience, on_unknown)
+        )
 
     async def serve(
         self,
@@ -283,7 +283,7 @@ class AsyncTask(_BaseTask[AsyncDriver]):
     ) -> Recommendations:
         """See `Task.recommend`."""
         return await self._driver.run(
-            recommend(self.part, k, with_unknown(interactions, on_unknown), refresh, progress or ignore_event, new)
+            recommend(self.part, k, interactions, refresh, progress or ignore_event, new, on_unknown)
         )
 
 

@@ -27,7 +27,7 @@ from client_sdk.errors import (
     RoundLost,
     TaskFailed,
 )
-from client_sdk.history import History
+from client_sdk.history import History, OnUnknown
 from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import (
     ModelBehind,
@@ -167,11 +167,12 @@ def take_part(
     stop: Stop | None,
     poll_seconds: float,
     patience: float | None,
+    on_unknown: OnUnknown = "error",
 ) -> Program[list[RoundReport]]:
     """Take part in every round that asks this client, until the task ends or `stop()` returns True.
 
     Errors of a round are reported as `RoundMissed` or `RoundAbstained`, and the next round is awaited. See
-    `follow_task` for the arguments. Returns the reports of the rounds; `TaskFailed` if the task failed.
+    `follow_task` and `History.of` for the arguments. Returns the reports of the rounds; `TaskFailed` if it failed.
     """
     member, progress = part.member, listener or ignore_event
     part.require_joined()
@@ -184,7 +185,7 @@ def take_part(
     with suppress(StoppedInOutage):
         if not (yield from through(part.load_catalogue(progress, stop), outage)):
             return []
-        part.seen = part.history(interactions)
+        part.seen = part.history(interactions, on_unknown)
         if not (yield from through(part.ready(progress, stop, poll_seconds), outage)):
             return []
         contributor = _Contributor(part, part.seen, progress)

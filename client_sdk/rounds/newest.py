@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import ConnectionFailed, GaveUp, ModelUnavailable, Unauthenticated, Unavailable, UntrustedServer
-from client_sdk.history import History
+from client_sdk.history import History, OnUnknown
 from client_sdk.model.follow import curve_of, ends_with_best
 from client_sdk.rounds.events import ModelBehind, Progress, ignore_event
 from client_sdk.rounds.part import Part
@@ -153,6 +153,7 @@ def recommend(
     refresh: bool,
     progress: Progress = ignore_event,
     new: int = 0,
+    on_unknown: OnUnknown = "error",
 ) -> Program[Recommendations]:
     """Return the `k` best items for this user among those not in `interactions`, at least `new` of them new ones.
 
@@ -175,7 +176,7 @@ def recommend(
             0, "no round of this task has completed yet, so there is no trained model to recommend from"
         )
     yield from part.load_catalogue()  # which is there: round 1 waits for it, and a start is created with it
-    seen = History.of(given, part.member.terms.n_items, part.numbers)
+    seen = History.of(given, part.member.terms.n_items, part.numbers, on_unknown)
     scores, predicted = yield from work(lambda: _with_new(part, state, own_scores(part, state, seen)))
     found = top_items(scores, seen.items, k, new, predicted)
     return found if part.catalogue is None else found.named(part.catalogue)

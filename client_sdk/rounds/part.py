@@ -12,7 +12,7 @@ import numpy as np
 from client_sdk.agreement.terms import broken_terms
 from client_sdk.api.wire import Pause, Program
 from client_sdk.errors import LocalFileError
-from client_sdk.history import History
+from client_sdk.history import History, OnUnknown
 from client_sdk.model.follow import CaughtUp, ModelFollower, curve_of
 from client_sdk.rounds.events import AggregateRejected, ModelMeasured, Progress, Waiting, ignore_event
 from client_sdk.rounds.keys import obtain_keyring
@@ -69,12 +69,12 @@ class Part:
         if not self.is_joined:
             raise ParameterError(f"task {self.member.terms.name!r} was opened as it is stored: join() it to take part")
 
-    def history(self, interactions: object) -> History:
+    def history(self, interactions: object, on_unknown: OnUnknown = "error") -> History:
         """Return the interactions as a `History`; `ParameterError` if there are none or the recipe cannot use them."""
         read = self.client_side.read(interactions)
         if read is not None:
             return read
-        history = History.of(interactions, self.member.terms.n_items, self.numbers)
+        history = History.of(interactions, self.member.terms.n_items, self.numbers, on_unknown)
         if not len(history):
             raise ParameterError("interactions must not be empty: there is nothing to train on")
         self.client_side.check(history)

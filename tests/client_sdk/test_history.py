@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from scipy.sparse import coo_array, csr_array
 
-from client_sdk.history import History, with_unknown
+from client_sdk.history import History
 from protocols.errors import ParameterError
 
 N = 10
@@ -190,17 +190,17 @@ def test_unknown_items_are_left_out_with_consent(caplog) -> None:
         (History(np.array([4], np.int32)), NUMBERS, [4], None, 0),
     ):
         caplog.clear()
-        found = History.of(with_unknown(given, "skip"), N, numbers)
+        found = History.of(given, N, numbers, "skip")
         rated = None if found.ratings is None else found.ratings.tolist()
         assert (found.items.tolist(), rated, found.unknown) == (items, ratings, unknown)
         assert ("the task does not have" in caplog.text) == bool(unknown)
         assert "new" not in caplog.text, "what a user has is no business of the log"
     with pytest.raises(ParameterError, match="'tt9' is not in the task's item catalogue: .*on_unknown='skip'"):
-        History.of(with_unknown(["tt9"], "error"), N, NUMBERS)
+        History.of(["tt9"], N, NUMBERS, "error")
     with pytest.raises(ParameterError, match="index 1: 4 is no string"):  # of another kind: not skipped
-        History.of(with_unknown(["tt9", 4], "skip"), N, NUMBERS)
+        History.of(["tt9", 4], N, NUMBERS, "skip")
     with pytest.raises(ParameterError, match="pass 'error' or 'skip'"):
-        with_unknown([1], "ignore")
+        History.of([1], N, None, "ignore")  # type: ignore[arg-type]
 
 
 def test_times_of_tables_are_read_as_numbers_dates_and_text(caplog: pytest.LogCaptureFixture) -> None:
@@ -219,7 +219,7 @@ def test_times_of_tables_are_read_as_numbers_dates_and_text(caplog: pytest.LogCa
     some = History(np.array([3, 1], np.int32), times=np.array([1.0, 2.0]))
     assert History.of(some, 10).times is some.times
     assert list(some.where(np.array([False, True])).times) == [2.0]  # type: ignore[arg-type]
-    known = History.of(with_unknown(pl.DataFrame({"item": [4, 99, 2], "time": [3, 1, 2]}), "skip"), 10)
+    known = History.of(pl.DataFrame({"item": [4, 99, 2], "time": [3, 1, 2]}), 10, on_unknown="skip")
     assert known.unknown == 1 and list(known.times) == [3.0, 2.0]  # type: ignore[arg-type]
     for times in (np.array([1.0]), np.array([1.0, np.inf])):
         with pytest.raises(ParameterError, match="one finite time an item"):

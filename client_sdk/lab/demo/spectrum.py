@@ -58,8 +58,6 @@ PRIVIREC_DATASETS: Final = {
 }
 """Data sets of the demo, with sizes that are quick for `privirec`; all other parameters are the recommended ones."""
 
-PRIVIREC_MECHANISMS: Final = ("masked", "oneshot", "plain")
-
 _MIN_DIFFERENCE: Final = 3
 """Smallest number of clients by which two sums may differ, unless they are over the same clients. If fewer drop out,
 the server excludes others with them."""
@@ -190,8 +188,8 @@ class SpectrumDemo:
 
     def __init__(self, request: DemoRequest, report: Report | None = None) -> None:
         self.request, self.mechanism = request, request.mechanism or "masked"
-        if self.mechanism not in PRIVIREC_MECHANISMS:
-            known = ", ".join(PRIVIREC_MECHANISMS)
+        if self.mechanism not in _STAGES:
+            known = ", ".join(sorted(_STAGES))
             raise ParameterError(f"this demo runs {known} sums, not {self.mechanism!r}: that is for --recipe colr")
         if request.cohort is not None:
             raise ParameterError(f"{request.recipe} sums over all clients in every round: leave out the cohort")
@@ -280,7 +278,7 @@ class SpectrumDemo:
     def _options(self) -> FleetOptions:
         return FleetOptions(
             policy=Policy(
-                mechanisms=frozenset(PRIVIREC_MECHANISMS),
+                mechanisms=frozenset(_STAGES),
                 reveal_gram=self.recipe.parameters.reveal_gram,
                 trust_models=True,
             ),
