@@ -10,6 +10,7 @@
 | `read` | share of the clients whose list of items a solver finds exactly |
 | `auc` | area under the curve of a client's items among all others, by the sums and the counts, weighted as is best |
 | `popularity` | the same by the counts alone |
+| `others` | of `half`, the same by the lists of all other clients |
 | `equations`, `safe` | of `privirec-k`: equations for each item in the sums, and how many the bound allows |
 
 *Sums over the same rows* (`privirec-k`): Y = P Q with known Q. For each item, those with the fewest entries for each
@@ -28,9 +29,9 @@ each split into groups with a sum of their own, as a task with `-m groups=3` has
 in each round. Where all clients are in every sum the regression has nothing to go by: the area is that of the counts,
 and no task is run.
 
-`told` is what these rows say to somebody who knows which items one client alone has: in each sum the changes of all of
-a client's items have much the same direction, that of its factors, which these items show. Each other item's changes in
-the first 200 sums are then a sum of such directions with weights of 0 or more. Who the clients are is in no sum.
+`told` is what these rows say to somebody who knows which items one client alone has (first 200 sums, over everybody),
+and `half` what the sums of advised tasks say to somebody who knows half of a client's items, beside what the lists of
+all others say of the same client, `others`: `bench.known`.
 
 A finished row is kept in the folder `--work`, and not measured again.
 """
@@ -53,6 +54,7 @@ from scipy.optimize import linprog, nnls
 
 from bench._report import Figure, arguments, say
 from bench.figures import run
+from bench.known import Rows, auc, exact, half, has_of, popularity, told
 from bench.privacy_attacks import watched
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.data.published import load_interactions
@@ -68,8 +70,6 @@ from protocols.recipes.state import state_as
 from protocols.sums.groups import split_clients
 
 Floats = NDArray[np.float64]
-Rows = dict[str, dict[str, Figure]]
-"""Row -> its figures."""
 CLIENTS: Final = (12, 100, 1000)
 SETS: Final = ("short", "long", "ml-100k")
 TRAINED: Final = ("colr", "fedmf", "scolr", "pfedclr", "rfrec")
@@ -96,13 +96,6 @@ def data_of(name: str, clients: int, data_dir: Path | None) -> Interactions:
         return found.where(np.isin(found.users, chosen))
     sizes = _SHORT if name == "short" else _LONG
     return synthetic(SyntheticConfig(users=clients, skew=0.8, seed=1, **sizes))
-
-
-def has_of(train: Interactions) -> NDArray[np.bool_]:
-    """Return which client has which item, bool (clients, items)."""
-    found = np.zeros((train.n_users, train.n_items), bool)
-    found[train.users, train.items] = True
-    return found[train.active_users]
 
 
 # --- sums over the same rows ------------------------------------------------------------------------------------------
@@ -393,30 +386,6 @@ def trained(
     return {split: attack(has, np.array(who[split], float), np.stack(seen[split])) for split in splits}
 
 
-def told(train: Interactions, name: str, rounds: int) -> Rows:
-    """Return the figures of a task whose sums are over everybody, for somebody who knows whose items have one owner."""
-    items, has = train.n_items, has_of(train)
-    made = Federation(train, name, parameters_for(name, {"items": items}), cohort_size=len(has), masks=False)
-    totals, changes = list[Floats](), list[NDArray[np.float32]]()
-    made.recipe = watched(made.recipe, totals)
-    for done in made.run(min(sizes_of(train).rounds, rounds)):
-        if done.number >= made.recipe.main_sum:
-            width = totals[-1].size // items
-            changes.append(totals[-1][: items * width].reshape(items, width).astype(np.float32))
-        totals.clear()
-    rows = np.concatenate(changes, axis=1)
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
-    owned = has & (has.sum(0) == 1)
-    known = np.flatnonzero(owned.any(1))
-    directions = np.stack([rows[owned[client]].mean(0) for client in known]).astype(np.float64)
-    lower = cholesky(directions @ directions.T + 1e-9 * np.eye(known.size), lower=True)
-    products = solve_triangular(lower, directions @ rows.T, lower=True)
-    scores = popularity(has)
-    scores[known] = np.stack([nnls(lower.T, product)[0] for product in products.T], axis=1)
-    alone = auc(has, popularity(has))
-    return {"": {"auc": auc(has, scores), "popularity": alone, "read": exact(has, scores)}}
-
-
 @dataclass(frozen=True)
 class _Watched:
     """The client side of a recipe, of which `sent` gets what each client contributes, in the order of the cohort."""
@@ -460,28 +429,6 @@ def attack(has: NDArray[np.bool_], who: Floats, seen: Floats) -> dict[str, Figur
     return {"auc": best, "popularity": alone, "read": lists}
 
 
-def popularity(has: NDArray[np.bool_]) -> Floats:
-    """Return what the counts say of each client's items, float64 (clients, items): the same of all."""
-    return np.tile(np.log1p(has.sum(0)).astype(float), (len(has), 1))
-
-
-def auc(has: NDArray[np.bool_], scores: Floats) -> float:
-    """Return the mean area under the curve of the clients' items among all others."""
-    found = []
-    for own, score in zip(has, scores, strict=True):
-        positives, others = np.sort(score[own]), np.sort(score[~own])
-        if positives.size and others.size:  # equal scores count a half
-            below = np.searchsorted(others, positives).sum() + np.searchsorted(others, positives, "right").sum()
-            found.append(below / (2 * positives.size * others.size))
-    return float(np.mean(found))
-
-
-def exact(has: NDArray[np.bool_], scores: Floats) -> float:
-    """Return the share of the clients whose items all have higher scores than the others."""
-    lowest, highest = np.where(has, scores, np.inf).min(1), np.where(has, -np.inf, scores).max(1)
-    return float(np.mean((lowest > highest) & has.any(1)))
-
-
 # --- all of it --------------------------------------------------------------------------------------------------------
 
 
@@ -498,11 +445,14 @@ def parts_of(train: Interactions, short: bool, quick: bool) -> dict[str, Callabl
     """
     rounds = 4 if quick else None
     found: dict[str, Callable[[], Rows]] = {"privirec-k": lambda: {"": spectral(train)}}
+    found["privirec-k.half"] = partial(half, train, "privirec-k")
     for recipe in (one for one in TRAINED if one != "rfrec" or train.ratings is not None):
         more = recipe in IN_GROUPS and sizes_of(train).cohort_size < train.active_users.size
         found[recipe] = partial(trained, train, recipe, rounds, splits=SPLITS if more else WHOLE)
         if recipe in IN_GROUPS and not more:
             found[f"{recipe}.told"] = partial(told, train, recipe, rounds or _TOLD)
+        if recipe in IN_GROUPS:
+            found[f"{recipe}.half"] = partial(half, train, recipe, rounds)
         if more and short:
             found[f"{recipe}.uniform"] = partial(trained, train, recipe, rounds, "uniform")
     if not quick:
@@ -544,9 +494,13 @@ def _of_defaults(figures: Mapping[str, Figure]) -> dict[str, Figure]:
     """Return the largest figures of the rows of defaults, whose keys have four parts."""
     own = {key: float(value or 0) for key, value in figures.items() if key.count(".") == 3}
     areas = [key.removesuffix(".auc") for key in own if key.endswith(".auc")]
+    known = [key.removesuffix(".others") for key in figures if key.endswith(".others")]
+    more = {key: float(figures[f"{key}.auc"] or 0) - float(figures[f"{key}.others"] or 0) for key in known}
     return {
         "read": max(value for key, value in own.items() if key.endswith(".read")),
         "told": max(float(figures[key] or 0) for key in figures if key.endswith(".told.read")),
+        "half_above_others.privirec-k": max(value for key, value in more.items() if "privirec-k" in key),
+        "half_above_others.trained": max(value for key, value in more.items() if "privirec-k" not in key),
         "auc_above_popularity": max(own[f"{key}.auc"] - own[f"{key}.popularity"] for key in areas),
     }
 

@@ -129,6 +129,10 @@ figure(
 _TRACED: Final = ("ml-100k", "long", "short")
 figure("exposure.read", "", "<= 0", "largest share of clients whose list a solver reads from the sums of advised tasks")
 figure("exposure.told", "", "<= 0", "the same by sums of training, told which items one client alone has")
+figure(
+    "exposure.half_above_others.{sums}", "", "<= 0.02", sums=("privirec-k", "trained"),
+    what="most that sums add for who knows half of a list to what the lists of all others say",
+)  # fmt: skip
 figure("exposure.auc_above_popularity", "", "<= 0.02", "most that the sums add to the area under the curve of counts")
 figure(
     "next_item.ml-100k.next.over_central",

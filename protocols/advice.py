@@ -382,8 +382,9 @@ def _why_not(found: int, safe: int, clients: int, budget: int) -> str:
         vectors = "1 vector" if safe == 1 else f"{safe} vectors"
         return (
             f"sums of privirec-k over {clients:,} clients may have {vectors}, or they give single clients' items "
-            f"away, and with fewer than {_FEWEST_COMPONENTS} colr ranked as well or better; sums over so few clients "
-            "hide little: gather more, or add a privacy block"
+            f"away, and with fewer than {_FEWEST_COMPONENTS} colr ranked as well or better; but to those who know "
+            "some of a client's items its sums over so few clients tell nearly all others: gather more, or add a "
+            "privacy block"
         )
     return (
         f"{found} vectors of privirec-k fit in messages of {budget / 1e6:g} MB; with fewer than {_FEWEST_COMPONENTS} "

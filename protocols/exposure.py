@@ -73,8 +73,8 @@ class Exposure:
 
 _KINDS: Final = {"once": "of counts", "repeated": "of the same data", "trained": "of training"}
 _LAST_OF_TRAINED: Final = (
-    "those who know an item that one client alone has see in part which others go with it, with few clients all of "
-    "them; the sums of a server that lies about the model say all"
+    "those who know some of a client's items can rank the rest of them before most others by the sums, with fewer than "
+    "300 clients before nearly all others; the sums of a server that lies about the model say all"
 )
 _SAYS: Final = {
     "once": "each says how many have an item, also where that is one client, but not who",

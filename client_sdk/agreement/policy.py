@@ -73,9 +73,11 @@ class Policy:
     """Whether to accept tasks whose sums over the same data determine the item-item matrix, and with it what single
     clients have (docs/security.md), and a second task with the same data set label."""
     trust_models: bool = False
-    """Whether to accept masked and one-shot tasks without a privacy block. Masks hide a contribution from a server that
-    lies about who is in a sum. They do not stop one that lies about the model: it makes models up to which members
-    answer with what they have, and reads that in the sums (docs/security.md)."""
+    """Whether to accept masked and one-shot tasks without a privacy block in which the server computes the model. Masks
+    hide a contribution from a server that lies about who is in a sum. They do not stop one that lies about the model:
+    it makes models up to which members answer with what they have, and reads that in the sums. And the sums of an
+    honest server say much of the rest of a list to whoever knows part of it, the more the fewer clients there are
+    (docs/security.md)."""
     max_model_bytes: int = 1 << 30
     """Largest model that the client accepts, in bytes of memory: twice the state, as downloaded and in use, 8 bytes for
     each value of a sum, and the longest item catalogue (1,298 bytes an item, at most 64 MiB and 16 bytes an item), if
@@ -183,7 +185,8 @@ class Policy:
         if gives_data and by_server and terms.view.privacy is None and not self.trust_models:
             raise PolicyRefused(
                 f"in task {terms.name!r} the server computes the model, and the sums have no noise: a server that lies "
-                "about the model can learn which items clients have; this client's policy forbids that",
+                "about the model can learn which items clients have, and whoever knows some of a client's items can "
+                "learn much of the rest from the sums; this client's policy forbids that",
                 remedy=to_accept("trust_models=True", "--trust-models"),
             )
 

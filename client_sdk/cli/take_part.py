@@ -100,7 +100,11 @@ class JoinOptions:
     ] = False
     trust_models: Annotated[
         bool,
-        Option("--trust-models", help="Accept sums without noise that are secure only if the server's models are."),
+        Option(
+            "--trust-models",
+            help="Accept sums without noise. Those who know some of your items can learn more of them, and a server "
+            "that lies about the model all.",
+        ),
     ] = False
     patience: Patience = None
     min_cohort: MinCohort = Policy.min_cohort

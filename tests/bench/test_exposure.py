@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from bench.experiments.linked import linked, population
-from bench.exposure import SPLITS, auc, data_of, exact, spectral, told, trained
+from bench.exposure import SPLITS, data_of, spectral, trained
+from bench.known import EASE_WEIGHTS, auc, by_others, exact, half, told
 from protocols.privacy.equations import most_equations
 
 
@@ -59,10 +60,32 @@ def test_sums_over_everybody_say_what_counts_say() -> None:
 
 
 def test_attack_sums_of_training_over_few_clients_say_who_else_s_items_go_with_those_of_one_owner() -> None:
-    """No floor of owners is under sums of training: docs/security.md says what these give away."""
+    """Without consent (`trust_models`) no client takes part: docs/security.md says what these sums give away."""
     (found,) = told(data_of("short", 12, None), "colr", 200).values()
     assert float(found["auc"] or 0) > float(found["popularity"] or 0) + 0.02
     assert float(found["read"] or 0) > 0
+
+
+def test_attack_sums_of_training_over_few_clients_say_most_of_a_list_to_those_who_know_half_of_it() -> None:
+    """More than the lists of everybody else say, which hardly can be said of the sums of a `privirec-k` task."""
+    train = data_of("short", 100, None)
+    (found,) = half(train, "colr", 20).values()
+    assert float(found["auc"] or 0) > 0.95 and float(found["auc"] or 0) > float(found["others"] or 0) + 0.05
+    (within,) = half(train, "privirec-k").values()
+    assert float(within["auc"] or 0) <= float(within["others"] or 0) + 0.03
+
+
+def test_what_the_lists_of_all_others_say_is_a_model_without_the_client() -> None:
+    """As made anew from these lists, for each client."""
+    everybody = np.random.default_rng(3).random((30, 12)) < 0.3
+    known = everybody[:5] & (np.arange(12) % 2 == 0)
+    for weight, scores in zip(EASE_WEIGHTS, by_others(everybody, everybody[:5], known), strict=True):
+        for client, score in enumerate(scores):
+            lists = np.delete(everybody, client, axis=0).astype(float)
+            inverse = np.linalg.inv(lists.T @ lists + weight * np.eye(12))
+            model = np.eye(12) - inverse / np.diag(inverse)
+            asked = ~known[client]
+            np.testing.assert_allclose(score[asked], (known[client] @ model)[asked], rtol=1e-8, atol=1e-12)
 
 
 def test_equal_scores_count_a_half_in_the_area_and_not_as_an_exact_list() -> None:

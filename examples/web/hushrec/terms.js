@@ -18,7 +18,7 @@ export const POLICY = {
   ...{ minCommittee: 3, minCorruptMembers: 1 },
   ...{ minCorrupt: 0.05, minSigma: 64 },
   maxClipShare: 0.05,
-  trustModels: false, // this client adds no noise: a server that lies about the model can read in the sums what it has
+  trustModels: false, // no noise: sums say much to those who know part of a list, and all to a server that lies about the model
 };
 
 const RECIPES = { colr: (p) => p.rank, fedmf: (p) => p.dim };
@@ -140,7 +140,8 @@ export function readTask(task, { organiser = null, policy = POLICY } = {}) {
   require(canonicalJson(task.organiser) === canonicalJson(organiser), "the task has another organiser than this app");
   require(!task.privacy, "this client adds no noise, which the privacy block of this task asks for");
   const reads = "in this task the server computes the model, and the sums have no noise: a server that lies about the model can learn";
-  require(policy.trustModels, `${reads} which items clients have. To accept that: policy { ...POLICY, trustModels: true }`);
+  const more = "which items clients have, and whoever knows some of a client's items can learn much of the rest from the sums";
+  require(policy.trustModels, `${reads} ${more}. To accept that: policy { ...POLICY, trustModels: true }`);
   const counting = p.item_bias === "counts" ? p.count_sums : 0;
   require(counting === 0 || counting === 1, "the task counts items more than once: a later sum would be over few clients");
   require(!task.data_set, "this client keeps no record over several tasks, which a data set label needs");

@@ -308,7 +308,7 @@ def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
     assert "6 vectors of privirec-k fit" in narrow.why[0]
     assert any("cohorts of at most 100 of 943 clients take turns" in why for why in narrow.why)
     small = choose(1682, 12, 1_200)
-    assert small.recipe == "colr" and "sums over so few clients hide little" in small.why[0]
+    assert small.recipe == "colr" and "its sums over so few clients tell nearly all others" in small.why[0]
     assert not any("take turns" in why for why in small.why), "all of them are in every sum"
     assert choose(1682, 943, 99_057, budget=4 * 1682).parameters["rank"] == 1
     assert choose(1682, 943, 99_057, mechanism="ckks").recipe == "colr"

@@ -214,7 +214,7 @@ def test_auto_chooses_by_data_mechanism_and_budget_and_says_why(split: Split, ma
     small = simulate(many, SimulationRequest(budget=1500))
     assert small.recipe == "colr" and "9 vectors of privirec-k fit in messages of 0.0015 MB" in small.chosen[0]
     few = simulate(split, SimulationRequest(rounds=1))
-    assert few.recipe == "colr" and "sums over so few clients hide little" in few.chosen[0]
+    assert few.recipe == "colr" and "its sums over so few clients tell nearly all others" in few.chosen[0]
     encrypted = simulate(split, SimulationRequest(mechanism="ckks", rounds=2))
     assert encrypted.recipe == "colr"
     assert "same clients in every sum" in encrypted.chosen[0]
