@@ -94,6 +94,8 @@ def _recipe(request: DemoRequest, items: int, clients: int) -> PriviRecK:
 # --- how long the sums of a PriviRec task take on this machine, estimated before the first one from measured parts ---
 
 _SAMPLE_CLIENTS: Final = 6
+_PATIENCE: Final = 8
+"""Deadline of a stage / the time that a whole sum is expected to take."""
 _SAMPLE_MASKS: Final = 4
 
 
@@ -262,6 +264,9 @@ class SpectrumDemo:
     def _task_request(self) -> TaskRequest:
         """Return the task: one round for each sum of the recipe, over all clients."""
         clients = self.users.size
+        # a stage is a part of a sum; a machine that is busy with other things takes several times as long
+        patient = max(300.0, _PATIENCE * (estimated_seconds(self) or 0.0) / self.recipe.steps)
+        all_answer = self.request.dropout == 0
         schedule = Schedule(
             rounds=self.recipe.steps,
             cohort_size=clients,
@@ -269,8 +274,8 @@ class SpectrumDemo:
             min_difference=_MIN_DIFFERENCE,
             start_clients=clients,
             # With dropouts every sum waits for its deadline, so the deadline is near the time that a sum takes.
-            collect_seconds=300.0 if self.request.dropout == 0 else max(30.0, clients / 5),
-            stage_seconds=300.0,
+            collect_seconds=patient if all_answer else max(30.0, clients / 5),
+            stage_seconds=patient if all_answer else 300.0,
         )
         organiser = None if self._organiser is None else self._organiser.pin
         return task_request(self.recipe.name, self.recipe, self.mechanism, schedule, organiser=organiser)
