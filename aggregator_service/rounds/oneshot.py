@@ -37,7 +37,7 @@ from aggregator_service.storage.stage_rows import (
 from aggregator_service.tasks.committee_keys import (
     committee_keys,
     delete_later_keys,
-    stated_contributions,
+    each_statement,
     statement_bytes,
 )
 from aggregator_service.tasks.plans import plan_round
@@ -88,15 +88,16 @@ def _end_collecting(session: Session, task: TaskRow, round_: RoundRow, _floor: i
 def _propose(session: Session, task: TaskRow, round_: RoundRow, now: float, *, counts: bool = True) -> bool:
     """Store the digest of the contributions' set, for the committee to confirm; return False if the round failed."""
     plan = OneshotPlan.of(plan_round(task, round_).sum_plan)
-    stated = stated_contributions(session, round_.id)
+    contributed, _ = statement_bytes(session, round_.id)
     floor = round_.cohort if round_.again else Schedule.model_validate(task.schedule).min_clients * plan.groups
-    if len(stated) < floor:
-        reason = f"{len(stated)} of {round_.cohort} clients contributed in time, but {floor} are needed"
+    if contributed < floor:
+        reason = f"{contributed} of {round_.cohort} clients contributed in time, but {floor} are needed"
         fail_round(session, task, round_, RoundEvent.STAGE_MISSED, reason, now, counts=counts)
         return False
     if not enforce_min_difference(session, task, round_, now):
         return False
-    digest = survivors_digest([Statement.read(plan, Reader(row.statement)) for row in stated])
+    stated = (Statement.read(plan, Reader(statement)) for statement in each_statement(session, round_.id))
+    digest = survivors_digest(stated)
     session.execute(delete(HandoutRow).where(HandoutRow.round_id == round_.id, HandoutRow.kind == "survivors"))
     add_handouts(session, round_.id, "survivors", [("", digest)])
     return True

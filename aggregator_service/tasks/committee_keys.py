@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from sqlalchemy import delete, func, select
@@ -95,6 +95,14 @@ def stated_contributions(
     ]
 
 
+def each_statement(session: Session, round_id: int) -> Iterator[bytes]:
+    """Yield what the clients of a one-shot round signed, encoded; few are in memory at a time: rounds are large."""
+    row = ContributionRow
+    query = select(row.statement).where(row.round_id == round_id, row.statement.is_not(None))
+    for statement in session.scalars(query.execution_options(yield_per=_READ_AT_ONCE)):
+        yield statement or b""
+
+
 def statement_bytes(session: Session, round_id: int, after: str = "") -> tuple[int, int]:
     """Return the number of statements of a round and their length in bytes; of the clients after `after`, in order."""
     row = ContributionRow
@@ -105,6 +113,8 @@ def statement_bytes(session: Session, round_id: int, after: str = "") -> tuple[i
     return int(count), int(length)
 
 
+_READ_AT_ONCE: Final = 1_000
+"""Statements of one fetch."""
 _LOG: Final = logging.getLogger(__name__)
 
 
