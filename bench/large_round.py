@@ -205,8 +205,8 @@ class Peaks:
     """Processor time of servers, and the most memory of each of their processes. Use it as a context manager."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        self._pids, self._begun = list(pids), {pid: processor_seconds(pid) for pid in pids}
-        self._spent = dict.fromkeys(pids, 0.0)
+        self._servers, self._begun = [psutil.Process(pid) for pid in pids], [processor_seconds(pid) for pid in pids]
+        self._spent = [0.0] * len(pids)
         self.most: dict[str, int] = {}
         """Peak resident memory by kind of process, bytes."""
         self._stop = threading.Event()
@@ -222,17 +222,17 @@ class Peaks:
 
     def now(self) -> float:
         """Processor seconds of all servers so far, also of one that was killed."""
-        for pid in self._pids:
+        for index, server in enumerate(self._servers):
             with suppress(psutil.NoSuchProcess):
-                self._spent[pid] = processor_seconds(pid) - self._begun[pid]
-        return sum(self._spent.values())
+                if server.is_running():  # the number of one that was killed may be another process's by now
+                    self._spent[index] = processor_seconds(server.pid) - self._begun[index]
+        return sum(self._spent)
 
     def _sample(self) -> None:
         while not self._stop.wait(0.1):
             self.now()
-            for pid in self._pids:
+            for server in filter(psutil.Process.is_running, self._servers):
                 with suppress(psutil.NoSuchProcess):
-                    server = psutil.Process(pid)
                     for kind, process in (("server", server), *(("worker", one) for one in server.children())):
                         self.most[kind] = max(self.most.get(kind, 0), process.memory_info().rss)
 
