@@ -151,15 +151,17 @@ figure(
 )
 figure("next_item.ml-100k.promoted.*", what="the same, other numbers of liars")
 figure("next_item.order", "", "<= 0.1", "how much more often the order of a member's items is guessed than of others")
-figure("robust.cost.server_ratio", "", "<= 1.2", "server's time of a masked round, 5 groups / none")
+figure("robust.cost.server_ratio", "", "<= 1.2", "server's time of a masked round, 3 groups / none")
 figure("robust.cost.contribution_ratio", "", "<= 1", "bytes of a contribution, the same")
 figure("robust.*.privirec-k.{d}.aimed.*.share", what="users with the promoted item in their first 20, {d}",
        always=False, d=("open", "checked", "groups3", "groups5", "groups10"))  # fmt: skip
-figure("robust.*.colr.{d}.aimed.1.share", "", "<= 0.02", "users with the promoted item, CoLR, one member lies, {d}",
-       always=False, d=("groups3", "groups5"))  # fmt: skip
-figure("robust.*.colr.checked.aimed.1.share", what="the same, one sum", always=False)
-figure("robust.*.colr.groups5.{lie}.share", what="the same, CoLR in 5 groups, {lie}",
-       always=False, lie=("always.1", "always.2", "aimed.5", "aimed.60"))  # fmt: skip
+figure("robust.*.{r}.{d}.aimed.1.share", "", "<= 0.02", "users with the promoted item, {r}, one member lies, {d}",
+       always=False, r=("colr", "arrays"), d=("groups3", "groups5"))  # fmt: skip
+figure("robust.*.{r}.checked.aimed.1.share", what="the same, {r}, one sum", always=False, r=("colr", "arrays"))
+figure("robust.*.{r}.groups{g}.{lie}.share", what="the same, {r} in {g} groups, {lie}",
+       always=False, r=("colr", "arrays"), g=(3, 5), lie=("always.1", "always.2", "aimed.5", "aimed.60"))  # fmt: skip
+figure("robust.*.colr-anew.groups5.aimed.1.share", what="the same, groups drawn anew in each round, as once",
+       always=False)  # fmt: skip
 figure("robust.*.counts.*.aimed.*.share", what="the same, ranked by summed counts", always=False)
 figure("robust.*.privirec-k.*.{lie}.ndcg20", what="NDCG@20, {lie}", always=False, lie=("none.0", "noise.1"))
 _NOISY: Final = ("colr", "privirec-k")

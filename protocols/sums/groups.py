@@ -133,7 +133,7 @@ class Split(NamedTuple):
 
 
 FEWEST_IN_GROUP: Final = 30
-"""Clients of a group from which on groups are advised: of NDCG@20 CoLR kept 98.8 to 100 % with groups of 33, and 94 to
+"""Clients of a group from which on groups are advised: of NDCG@20 CoLR kept 98.8 to 100 % with groups of 33, and 92 to
 100 % with groups of 20; one that aims reaches as many users with both (`bench/robust.py`)."""
 MOST_ADVISED: Final = 10
 
