@@ -17,7 +17,7 @@ from opentelemetry.trace import NoOpTracerProvider, TracerProvider
 from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.access.audit_trail import NOBODY, Attempt, Refusals
-from aggregator_service.access.principals import find_clients, hash_token
+from aggregator_service.access.principals import hash_token
 from aggregator_service.access.rate_limits import AtOnce, Limits, Room
 from aggregator_service.clock import Clock, SystemClock
 from aggregator_service.commits import CommitListeners
@@ -59,8 +59,6 @@ from aggregator_service.storage.data_directory import collect_bodies, own_data_d
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.packs import Packs
-from aggregator_service.storage.shared_reads import SharedReads
-from aggregator_service.storage.stage_rows import who_did
 from aggregator_service.storage.stores import bind_store, collect_orphans, open_store, refuse_moved, sweep
 from aggregator_service.tasks.ledger import spent_budgets
 from aggregator_service.tasks.retention import keep_up
@@ -260,8 +258,6 @@ def build_services(
         operator_token_hash=None if token is None else hash_token(token.get_secret_value()),
         member_writes=GroupCommit(database),
         deliveries=GroupCommit(database),
-        clients_by_token=SharedReads(partial(find_clients, database)),
-        delivered=SharedReads(partial(who_did, database)),
         packs=Packs(blobs),
         uploads=AtOnce("receiving 8 uploads of", room),
         downloads=AtOnce("sending 8 downloads to", room),
@@ -269,8 +265,6 @@ def build_services(
     resources.callback(services.refusals.store_if_possible)
     resources.callback(services.member_writes.close)
     resources.callback(services.deliveries.close)
-    resources.callback(services.clients_by_token.close)
-    resources.callback(services.delivered.close)
     resources.callback(services.packs.close)
     loop = asyncio.get_running_loop()
     listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, database, blobs)

@@ -27,11 +27,8 @@ from aggregator_service.storage.blobs import BlobStore, RecentBlobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.packs import Packs
-from aggregator_service.storage.shared_reads import SharedReads
-from aggregator_service.storage.stage_rows import StagePart
 
 if TYPE_CHECKING:
-    from aggregator_service.access.principals import Enrolled
     from aggregator_service.polling.cache import TaskCache
 
 _KEPT_SECONDS = 1.0
@@ -76,9 +73,6 @@ class Services:
     # Two groups, because they lock rows in different orders: tasks first, or a round in share mode.
     member_writes: GroupCommit
     deliveries: GroupCommit
-    clients_by_token: SharedReads[str, tuple[Enrolled, int]]
-    delivered: SharedReads[tuple[int, StagePart, str], bool]
-    """Whether a client did a part of a round, by the round's id, the part and the client's id."""
     packs: Packs
     # Each upload reserves its whole length on disk.
     uploads: AtOnce

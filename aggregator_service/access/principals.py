@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, cast
 
@@ -132,20 +131,25 @@ def environment_operator(own_hash: str | None, token_hash: str) -> Operator | No
 
 
 _CLIENT: Final = (ClientRow.id, ClientRow.task_id, ClientRow.role, ClientRow.device_group, ClientRow.identity_key)
-_CLIENTS_WITH: Final = (
+_CLIENT_WITH: Final = (
     select(*_CLIENT, ClientRow.token_hash, TaskRow.version)
     .join(TaskRow, TaskRow.id == ClientRow.task_id)
-    .where(ClientRow.token_hash.in_(bindparam("token_hashes", expanding=True)))
+    .where(ClientRow.token_hash == bindparam("token_hash"))
 )
 
 
-def find_clients(database: Database, token_hashes: Sequence[str]) -> dict[str, tuple[Enrolled, int]]:
-    """Return the clients whose tokens have these SHA-256 (hex), by it, each with the version of its task."""
-    rows = database.rows(_CLIENTS_WITH, {"token_hashes": token_hashes})
-    return {
-        token_hash: (Enrolled(client_id, task_id, cast(Role, role), group, identity_key), version)
-        for client_id, task_id, role, group, identity_key, token_hash, version in rows
-    }
+def find_principal(database: Database, token_hash: str, now: float) -> tuple[Enrolled, int] | Operator | None:
+    """Return whose token has this SHA-256 (hex): a client with the version of its task, an operator, or None.
+
+    now: seconds since the epoch. Raises `Problem` unauthenticated if an operator's token has expired.
+    """
+    for client_id, task_id, role, group, identity_key, stored, version in database.rows(
+        _CLIENT_WITH, {"token_hash": token_hash}
+    ):
+        if matches(token_hash, stored):
+            return Enrolled(client_id, task_id, cast(Role, role), group, identity_key), version
+    with database.read() as session:
+        return find_operator(session, token_hash, now)
 
 
 def find_operator(session: Session, token_hash: str, now: float) -> Operator | None:

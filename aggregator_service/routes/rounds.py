@@ -42,7 +42,7 @@ from aggregator_service.routes.common import (
     headers_of,
 )
 from aggregator_service.services import Services, ServicesOf
-from aggregator_service.storage.database import Delivery, announce
+from aggregator_service.storage.database import Database, Delivery, announce
 from aggregator_service.storage.round_rows import (
     add_refusal,
     cohort_clients,
@@ -52,7 +52,7 @@ from aggregator_service.storage.round_rows import (
     lock_task,
 )
 from aggregator_service.storage.schema import ClientRow, ContributionRow
-from aggregator_service.storage.stage_rows import awaited_message, takes_part
+from aggregator_service.storage.stage_rows import awaited_message, of_one, takes_part
 from aggregator_service.tasks.receipts import round_receipt
 from protocols.codec import b64encode
 from protocols.messages import Attestation, AttestationPage, CohortView, Extension, RefusalNotice, RoundPage, RoundView
@@ -149,7 +149,7 @@ async def _newest_round(services: Services, principal: Principal, task_id: str) 
             rate, client_id = services.settings.arrival_rate, principal.client_id
             status = cached_round.status(client_id)
             if status.is_awaited and not services.is_only_server:
-                status = await _looked_up(services, cached_round, client_id)
+                status = await run_in_threadpool(_looked_up, services.database, cached_round, client_id)
             return _RoundAnswer(
                 lambda: cached_round.view(status, services.clock.now()),
                 cached_round.etag(status),
@@ -158,11 +158,11 @@ async def _newest_round(services: Services, principal: Principal, task_id: str) 
     return await run_in_threadpool(_stored_round, services, principal, task_id)
 
 
-async def _looked_up(services: Services, cached_round: CachedRound, client_id: str) -> ClientRoundStatus:
+def _looked_up(database: Database, cached_round: CachedRound, client_id: str) -> ClientRoundStatus:
     """Return the status of a client, after a look whether another server has stored what the round awaits from it."""
     _, round_, _ = cached_round.stages()
     awaited = awaited_message(round_)
-    if awaited is not None and await services.delivered.get((round_.id, awaited, client_id)):
+    if awaited is not None and database.rows(of_one(awaited), {"round": round_.id, "client": client_id}):
         cached_round.add_delivery(Delivery(round_.task_id, round_.id, awaited, client_id))
     return cached_round.status(client_id)
 

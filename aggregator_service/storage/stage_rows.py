@@ -9,7 +9,6 @@ when its stage is over.
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Literal, get_args
@@ -17,7 +16,7 @@ from typing import Final, Literal, get_args
 from sqlalchemy import ColumnElement, Select, bindparam, delete, func, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.database import Database, changed_rows, discard
+from aggregator_service.storage.database import changed_rows, discard
 from aggregator_service.storage.schema import (
     ChunkRow,
     CohortRow,
@@ -74,11 +73,6 @@ _CLIENTS: Final = {part: _clients_with(part) for part in get_args(StagePart)}
 _COUNTS: Final = {part: select(func.count()).select_from(query.subquery()) for part, query in _CLIENTS.items()}
 _ONE: Final = {part: query.where(query.selected_columns[0] == bindparam("client")) for part, query in _CLIENTS.items()}
 
-_SOME: Final = {
-    part: query.where(query.selected_columns[0].in_(bindparam("clients", expanding=True)))
-    for part, query in _CLIENTS.items()
-}
-
 
 def clients_with(round_id: int, part: StagePart) -> Select[str]:
     """Return a query of the ids of the clients that did `part`."""
@@ -101,16 +95,9 @@ def did_part(part: StagePart) -> ColumnElement[bool]:
     return _ONE[part].exists()
 
 
-def who_did(database: Database, asked: Sequence[tuple[int, StagePart, str]]) -> dict[tuple[int, StagePart, str], bool]:
-    """Return True for each that did its part, of: id of the round, part, id of the client. One query for each part."""
-    clients = defaultdict[tuple[int, StagePart], list[str]](list)
-    for round_id, part, client in asked:
-        clients[round_id, part].append(client)
-    return {
-        (round_id, part, client): True
-        for (round_id, part), some in clients.items()
-        for (client,) in database.rows(_SOME[part], {"round": round_id, "clients": some})
-    }
+def of_one(part: StagePart) -> Select[str]:
+    """Return a query, with the parameters `round` and `client`, that finds the client if it did `part`."""
+    return _ONE[part]
 
 
 def takes_part(session: Session, round_id: int, part: StagePart, client_id: str) -> bool:
