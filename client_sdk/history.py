@@ -22,6 +22,12 @@ OnUnknown = Literal["error", "skip"]
 """What is done with items that the task does not have: raise an error, or leave them out."""
 
 
+def check_on_unknown(on_unknown: object) -> None:
+    """Raise `ParameterError` unless it says what to do with items that the task does not have."""
+    if on_unknown not in ("error", "skip"):
+        raise ParameterError(f"on_unknown is {_short(on_unknown)}: pass 'error' or 'skip'")
+
+
 @dataclass(frozen=True, eq=False)
 class History:
     """One user's interactions, each item once. They are never sent.
@@ -86,8 +92,7 @@ class History:
         the log has their number, not their ids. Raises `ParameterError`, which names the first item that is not known,
         out of range or there twice, or whose rating is not a number.
         """
-        if on_unknown not in ("error", "skip"):
-            raise ParameterError(f"on_unknown is {_short(on_unknown)}: pass 'error' or 'skip'")
+        check_on_unknown(on_unknown)
         if isinstance(interactions, History):
             own = item_ids(interactions.items, n_items)
             return cls(own, interactions.ratings, interactions.unknown, interactions.times)

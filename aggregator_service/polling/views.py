@@ -331,6 +331,8 @@ def _read_data(
         needed.add("advertise")
 
     def clients(part: StagePart) -> set[str]:
+        # As many as are known need not be these, where another server has stored one: until the next read an id can be
+        # missing, as between two reads, and whoever depends on it looks it up.
         if part in known and count_of(session, round_.id, part) == len(known[part]):
             return known[part]
         return set(session.scalars(clients_with(round_.id, part)))

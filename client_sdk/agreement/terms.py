@@ -21,8 +21,9 @@ from protocols.recipes.base import ItemParameters, ModelState, Reach, Recipe, Ro
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import sums_needed, with_privacy
 from protocols.recipes.registry import recipe as make_recipe
+from protocols.recipes.registry import recipes
 from protocols.sums.base import Mechanism, OpenedBy, SumPlan
-from protocols.sums.registry import MechanismEntry, mechanism_entry
+from protocols.sums.registry import MechanismEntry, mechanism_entry, mechanisms
 from protocols.sums.registry import mechanism as find_mechanism
 from protocols.task_terms import check_combination, states_chain
 
@@ -142,6 +143,15 @@ class TaskTerms:
 
     @classmethod
     def _planned(cls, view: TaskView, max_bytes: int | None) -> TaskTerms:
+        for kind, name, known in (
+            ("recipe", view.recipe.name, recipes()),
+            ("mechanism", view.mechanism.name, mechanisms()),
+        ):
+            if name not in known:
+                raise ParameterError(
+                    f"task {view.name!r} has the {kind} {name!r}, which is not installed here: install its package, or "
+                    f"join a task of one of {', '.join(known)}"
+                )
         noisy, schedule = view.privacy is not None, view.schedule
         made = make_recipe(view.recipe.name, view.recipe.parameters, view.recipe.version, noisy)
         _check_size(made, view, max_bytes)  # before anything, as `with_evaluation`, asks the recipe for a layout

@@ -27,7 +27,7 @@ from client_sdk.errors import (
     RoundLost,
     TaskFailed,
 )
-from client_sdk.history import History, OnUnknown
+from client_sdk.history import History, OnUnknown, check_on_unknown
 from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import (
     ModelBehind,
@@ -176,6 +176,7 @@ def take_part(
     """
     member, progress = part.member, listener or ignore_event
     part.require_joined()
+    check_on_unknown(on_unknown)
     if member.membership.role == "committee":
         raise ParameterError(
             f"this client is in the committee of task {member.terms.name!r} and contributes nothing: call serve(), or "

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from client_sdk.api.wire import Program, work
 from client_sdk.errors import ConnectionFailed, GaveUp, ModelUnavailable, Unauthenticated, Unavailable, UntrustedServer
-from client_sdk.history import History, OnUnknown
+from client_sdk.history import History, OnUnknown, check_on_unknown
 from client_sdk.model.follow import curve_of, ends_with_best
 from client_sdk.rounds.events import ModelBehind, Progress, ignore_event
 from client_sdk.rounds.part import Part
@@ -164,6 +164,7 @@ def recommend(
     unless the task starts from another task's model; when the best model of a task that ended is that of round 0, it is
     used.
     """
+    check_on_unknown(on_unknown)
     given = part.seen if interactions is None else interactions
     if given is None:
         raise ParameterError("interactions are required: call recommend(k, interactions=...)")

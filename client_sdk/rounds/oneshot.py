@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.wire import Program, work
+from client_sdk.errors import RoundLost
 from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import RoundReport
 from client_sdk.rounds.member import Member, require_known_people
@@ -77,10 +78,12 @@ def oneshot_context(terms: TaskTerms, view: RoundView, model_digest: bytes) -> O
 def committee_of(member: Member, context: OneshotContext, view: RoundView) -> Program[Committee]:
     """Check the committee of the round `view`, which awaits this member; see `make_committee` for the checks.
 
-    Raises `RefusalError` for a committee that cannot be accepted.
+    Raises `RefusalError` for a committee that cannot be accepted, `RoundLost` where the server names none.
     """
+    if view.committee_keys is None:
+        raise RoundLost(f"the server names no committee for round {view.number}")
     try:
-        keys = split_keys(b64decode(view.committee_keys or ""))
+        keys = split_keys(b64decode(view.committee_keys))
     except CodecError as error:
         raise RefusalError(f"the server names no valid committee for round {view.number}: {error}") from error
     return (yield from work(lambda: make_committee(context, keys, lambda key: member.check(key, "committee"))))

@@ -45,6 +45,7 @@ export const RUNNERS = {
       if (error) await refused(error, () => codec.fromBase64Url(text), text);
       else same([codec.toBase64Url(fromHex(body)), toHex(codec.fromBase64Url(text))], [text, body]);
     }
+    for (const text of [0, null, [], {}]) await refused("CodecError", () => codec.fromBase64Url(text), String(text));
   },
 
   async "domain.json"({ secret, cases }) {

@@ -43,7 +43,7 @@ export const toBase64Url = (bytes) =>
   toBase64(bytes).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 
 export function fromBase64Url(text) {
-  if (!/^[A-Za-z0-9_-]*$/.test(text)) throw new CodecError("not base64url without padding");
+  if (typeof text !== "string" || !/^[A-Za-z0-9_-]*$/.test(text)) throw new CodecError("not base64url without padding");
   const plain = text.replaceAll("-", "+").replaceAll("_", "/");
   return fromBase64(plain + "=".repeat((4 - (plain.length % 4)) % 4));
 }

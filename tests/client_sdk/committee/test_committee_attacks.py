@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from client_sdk import MemoryStore, Policy, PolicyRefused
+from client_sdk.errors import RoundLost
 from client_sdk.rounds.events import ClientsNamed, CommitteeRefused, Event, ShareSent
 from client_sdk.rounds.oneshot import committee_of, oneshot_context, remember_committee
 from client_sdk.store.client_store import ClientStore
@@ -202,7 +203,7 @@ def certified(*roles: CertifiedRole) -> list[Person]:
     return [Person.certified(f"m_{place}", role) for place, role in enumerate(roles)]
 
 
-COMMITTEES: dict[str, tuple[Callable[[], str | None], str]] = {
+COMMITTEES: dict[str, tuple[Callable[[], str], str]] = {
     "made up": (lambda: text_of([Person(f"m_{n}") for n in range(5)]), "no valid proof of membership"),
     "a client among them": (
         lambda: text_of(certified("committee", "member", *["committee"] * 3)), "member 1 .* no valid",
@@ -210,7 +211,6 @@ COMMITTEES: dict[str, tuple[Callable[[], str | None], str]] = {
     "too few": (lambda: text_of(certified(*["committee"] * 4)), "the server names 4"),
     "cut short": (lambda: b64encode(join_keys([keys_of(certified("committee"))[0][:-1]])), "no valid committee"),
     "no text of bytes": (lambda: text_of(certified(*["committee"] * 5)) + "=", "no valid committee"),
-    "none": (lambda: None, "the server names 0"),
 }  # fmt: skip
 
 
@@ -225,6 +225,17 @@ def test_a_client_refuses_a_committee(what: str) -> None:
         ProgramRunner(lambda _: problem("not-found")).run(committee_of(member, context, named))
     with pytest.raises(RefusalError, match="asks 3 to 8 clients"):
         oneshot_context(server.terms, server.round_view(1, 1, 9), bytes(32))
+
+
+def test_a_round_whose_committee_the_server_does_not_name_is_lost() -> None:
+    """Its policy has nothing against the round, so no refusal is recorded: a server may be older than this."""
+    server = LyingServer()
+    member, view = server.member(Person("c_me")), server.round_view(1, 1, 8)
+    assert view.committee_keys is None
+    with pytest.raises(RoundLost, match="names no committee"):
+        ProgramRunner(lambda _: problem("not-found")).run(
+            committee_of(member, oneshot_context(server.terms, view, bytes(32)), view)
+        )
 
 
 def test_a_client_sends_the_same_data_to_no_committee_of_strangers() -> None:

@@ -112,6 +112,17 @@ JOIN_OPTIONS = {
 }
 
 
+@pytest.mark.parametrize("mechanism", ["masked", "oneshot"])
+def test_the_policy_refuses_groups_over_data_that_other_tasks_have(mechanism: str) -> None:
+    """Two sums of groups over the same data could differ by few clients."""
+    schedule = {"cohort_size": 1200, "min_clients": 300}
+    parts = {"data_set": "shop", "schedule": schedule}
+    groups = TaskTerms.of(task_view("fedmf", {"items": 4}, mechanism, {"groups": 3}, **parts))
+    with pytest.raises(PolicyRefused, match="of other tasks with its data_set"):
+        Policy(trust_models=True).check_task(groups)
+    Policy(trust_models=True).check_task(TaskTerms.of(task_view("fedmf", {"items": 4}, mechanism, {}, **parts)))
+
+
 def test_the_policy_refuses_tasks_and_rounds() -> None:
     """The remedy names the field of `Policy` that decides, and an option of `hushrec join` where there is one."""
     plain = frozenset({"plain"})

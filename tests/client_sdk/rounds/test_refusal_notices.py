@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -19,13 +19,15 @@ from client_sdk.rounds import loop
 from client_sdk.rounds import masked as masked_rounds
 from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import Event, RoundAbstained, RoundMissed
+from client_sdk.rounds.loop import take_part
 from client_sdk.rounds.member import MembershipCheck
+from client_sdk.rounds.newest import recommend
 from client_sdk.store import DirectoryStore
 from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64encode
 from protocols.crypto.certificates import certify, revoke
 from protocols.crypto.keys import Keyring
-from protocols.errors import CertificateError, RefusalError, ThresholdError
+from protocols.errors import CertificateError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import OrganiserPin
 from tests.support.one_member import HISTORY, OneMember, aggregate_of, attempt, terms_of
 from tests.support.programs import ProgramRunner, problem
@@ -63,6 +65,17 @@ def raising(error: Exception) -> Any:
         yield
 
     return program
+
+
+def test_a_wrong_word_for_unknown_items_is_refused_before_the_server_is_asked(member: OneMember) -> None:
+    runner, wrong = ProgramRunner(lambda _: problem("not-found")), cast(Any, "drop")
+    for program in (
+        take_part(member.part, HISTORY, None, None, 1.0, None, wrong),
+        recommend(member.part, 3, HISTORY, True, on_unknown=wrong),
+    ):
+        with pytest.raises(ParameterError, match="on_unknown is 'drop': pass 'error' or 'skip'"):
+            runner.run(program)
+    assert not runner.requests
 
 
 NOTICE = "tasks/t_1/rounds/2/refusals"
