@@ -124,7 +124,8 @@ def task_advise(
     works = works_in_groups(mechanism, own) if choice.recipe in IN_GROUPS else None
     if works is not None and privacy is None and "groups" not in own:
         split = advised_cohort(choice.cohort_size, clients, works)
-    typer.echo(f"{choice.recipe}: {choice.rounds} sums of {choice.cohort_size} clients")
+    sums = "1 sum" if choice.rounds == 1 else f"{choice.rounds} sums"
+    typer.echo(f"{choice.recipe}: {sums} of {choice.cohort_size} clients")
     if split is not None:
         typer.echo(
             f"  one member that lies owns the model; in {split.groups} groups it spoils little "

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 from sqlalchemy import select
 
@@ -25,7 +24,6 @@ from aggregator_service.tasks.task_views import create_invitation, create_task, 
 from client_sdk.store.states import SignedSets, member_tags
 from protocols.codec import b64encode
 from protocols.crypto.random import Randomness
-from protocols.crypto.sealing import SealingKey
 from protocols.errors import RefusalError, ThresholdError
 from protocols.layout import VectorLayout, whole_route
 from protocols.messages import InvitationRequest, TaskRequest
@@ -34,7 +32,7 @@ from protocols.sums.masked import client
 from protocols.sums.masked.plan import encode
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.wire import decode_set
-from tests.simulation.committee import CommitteeMember, make_upload
+from tests.simulation.committee import CommitteeMember, Keys, make_upload
 from tests.simulation.machine import Disk
 from tests.simulation.plan import BEYOND, COMMITTEE, LIE_PARTS, PLACES, SPLIT, Job, Plan
 from tests.simulation.process import Process
@@ -58,7 +56,7 @@ def vector(layout: VectorLayout, number: int, index: int) -> NDArray[np.float64]
 
 
 @dataclass
-class Client:
+class Client(Keys):
     """One client and its state in the current round. It never dies, but may stop sending.
 
     token: "" while it has to enrol, again or for the first time. offset: bytes of its upload that are stored; None: it
@@ -86,14 +84,6 @@ class Client:
     signed: SignedSets = field(default_factory=SignedSets)
     owed: tuple[str, ...] = ()
     chain: str | None = None
-
-    @property
-    def identity(self) -> Ed25519PrivateKey:
-        return Ed25519PrivateKey.from_private_bytes(bytes([self.index + 1] * 32))
-
-    @property
-    def mailbox(self) -> SealingKey:
-        return SealingKey(bytes([self.index + 1] * 32))
 
     def enter(self, number: int) -> None:
         self.number, self.left, self.done, self.made, self.state = number, False, frozenset(), None, None

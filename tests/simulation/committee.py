@@ -56,8 +56,22 @@ def make_upload(
     return client.sign_upload(*own, tuple(sealed), body).encode()
 
 
+class Keys:
+    """The identity of a party, and the key that others seal to: from its index."""
+
+    index: int
+
+    @property
+    def identity(self) -> Ed25519PrivateKey:
+        return Ed25519PrivateKey.from_private_bytes(bytes([self.index + 1] * 32))
+
+    @property
+    def mailbox(self) -> SealingKey:
+        return SealingKey(bytes([self.index + 1] * 32))
+
+
 @dataclass
-class CommitteeMember:
+class CommitteeMember(Keys):
     """A member of the committee, and its state in the current round. It never dies, but may stop sending.
 
     index: behind those of all clients. number: of the newest round that it knows of. signed: what it agreed to in it.
@@ -78,14 +92,6 @@ class CommitteeMember:
     opened: dict[int, tuple[frozenset[str], ...]] = field(default_factory=dict)
     secrets: dict[int, SealingKey] = field(default_factory=dict)
     keys: dict[int, bytes] = field(default_factory=dict)
-
-    @property
-    def identity(self) -> Ed25519PrivateKey:
-        return Ed25519PrivateKey.from_private_bytes(bytes([self.index + 1] * 32))
-
-    @property
-    def mailbox(self) -> SealingKey:
-        return SealingKey(bytes([self.index + 1] * 32))
 
     def enter(self, number: int) -> None:
         self.number, self.left, self.done, self.signed = number, False, frozenset(), None

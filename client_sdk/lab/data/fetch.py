@@ -44,9 +44,7 @@ class DownloadableSet:
 
 _MOVIELENS: Final = "https://files.grouplens.org/datasets/movielens"
 DOWNLOADS: Final[dict[str, DownloadableSet]] = {
-    name: DownloadableSet(
-        name, f"https://files.grouplens.org/datasets/movielens/{name}.zip", size, sha256, MOVIELENS_TERMS
-    )
+    name: DownloadableSet(name, f"{_MOVIELENS}/{name}.zip", size, sha256, MOVIELENS_TERMS)
     for name, size, sha256 in (
         ("ml-100k", 4_924_029, "50d2a982c66986937beb9ffb3aa76efe955bf3d5c6b761f4e3a7cd717c6a3229"),
         ("ml-1m", 5_917_549, "a6898adb50b9ca05aa231689da44c217cb524e7ebd39d264c56e2832f2c54e20"),
