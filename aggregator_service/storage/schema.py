@@ -200,8 +200,8 @@ class StorageRow(Base, table="storage"):
     """When a server last noted that database and blob store work, while rounds were active (`rounds.outages`)."""
 
 
-class OfTask:
-    """The terms of a task, which limit others over its data set."""
+class TermsColumns:
+    """The columns of a task's terms, which are kept when the task is deleted: they limit others over its data set."""
 
     id: Mapped[str] = mapped_column(String(40), primary_key=True)
     data_set: Mapped[str | None] = mapped_column(String(63), index=True)
@@ -218,13 +218,13 @@ class OfTask:
     created_at: Mapped[float]
 
 
-class TaskRow(OfTask, Base, table="tasks"):
+class TaskRow(TermsColumns, Base, table="tasks"):
     """A task."""
 
     name: Mapped[str] = mapped_column(String(63), unique=True)
     state: Mapped[str] = mapped_column(String(16), index=True)
     follows: Mapped[str | None] = mapped_column(String(40), index=True)
-    """The id in `schedule` of the task whose members may enrol in this one; null for none."""
+    """The task whose members may enrol in this one, as `schedule` names it; null for none. Queries read this."""
     seed: Mapped[bytes] = mapped_column(LargeBinary(32))
     opened_by: Mapped[str] = mapped_column(String(16))
     needs_keyring: Mapped[bool]
@@ -473,7 +473,7 @@ class ViewRow(Base, table="views"):
     blob_key: Mapped[str | None] = mapped_column(String(200))
 
 
-class PastTaskRow(OfTask, Base, table="past_tasks"):
+class PastTaskRow(TermsColumns, Base, table="past_tasks"):
     """A task that was deleted: its terms, and a digest of its ledger."""
 
     name: Mapped[str] = mapped_column(String(63))

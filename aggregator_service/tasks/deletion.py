@@ -25,13 +25,13 @@ from aggregator_service.storage.schema import (
     CommitteeKeyRow,
     ContributionRow,
     InvitationRow,
-    OfTask,
     PastSummandRow,
     PastSumRow,
     PastTaskRow,
     RoundRow,
     SnapshotRow,
     TaskRow,
+    TermsColumns,
     ViewRow,
     references_to,
 )
@@ -85,7 +85,7 @@ def _ledger_digest(session: Session, task: TaskRow) -> tuple[str, int]:
 
 def _keep(session: Session, task: TaskRow, digest: str, released: int) -> int:
     """Keep the terms and, with a data set label, each set of survivors that guards need; return their number."""
-    terms = {name: getattr(task, name) for name in OfTask.__annotations__}
+    terms = {name: getattr(task, name) for name in TermsColumns.__annotations__}
     session.add(PastTaskRow(name=task.name, **terms, released_sums=released, ledger_digest=digest))
     session.flush()
     if task.data_set is None:

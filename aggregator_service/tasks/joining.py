@@ -126,7 +126,7 @@ def _require_carried_over(session: Session, task: TaskRow, request: EnrolmentReq
     With the same mailbox key, and not revoked. The organiser's certificate is checked as of any other client.
     """
     identity_key, mailbox_key = request.keys
-    followed = task.schedule.get("follows")
+    followed = task.follows
     while followed is not None:
         asked = {"task": followed, "identity_key": identity_key, "person": person_of(identity_key)}
         known = session.scalars(_KNOWN, asked).one_or_none()
@@ -135,7 +135,7 @@ def _require_carried_over(session: Session, task: TaskRow, request: EnrolmentReq
         if known is not None and known.role == "member" and known.mailbox_key == mailbox_key:
             return
         earlier = session.get(TaskRow, followed)
-        followed = None if earlier is None else earlier.schedule.get("follows")
+        followed = None if earlier is None else earlier.follows
     raise Problem("forbidden", _UNKNOWN)
 
 

@@ -24,7 +24,7 @@ from protocols.sums.registry import mechanism
 from protocols.task_terms import check_combination
 
 if TYPE_CHECKING:  # workers make plans, too, and need no database
-    from aggregator_service.storage.schema import OfTask, RoundRow, TaskRow
+    from aggregator_service.storage.schema import RoundRow, TaskRow, TermsColumns
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def task_terms(
     )
 
 
-def row_terms(task: OfTask) -> StoredTerms:
+def row_terms(task: TermsColumns) -> StoredTerms:
     """Return the terms of a stored task, with the public key that its holder published, if any."""
     schedule = Schedule.model_validate(task.schedule)
     parameters: Mapping[str, Any] = task.mechanism_parameters
@@ -114,12 +114,12 @@ def most_sums(task: TaskRow) -> int:
     return (rounds if ends_after is None else min(rounds, ends_after)) - task.abandoned_sums
 
 
-def row_evaluation(task: OfTask) -> Evaluation | None:
+def row_evaluation(task: TermsColumns) -> Evaluation | None:
     """Return the evaluation block of a stored task; None without one."""
     return None if task.evaluation is None else Evaluation.model_validate(task.evaluation)
 
 
-def row_privacy(task: OfTask) -> Privacy | None:
+def row_privacy(task: TermsColumns) -> Privacy | None:
     """Return the privacy block of a stored task; None without one."""
     return None if task.privacy is None else Privacy.model_validate(task.privacy)
 

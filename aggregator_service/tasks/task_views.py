@@ -17,7 +17,7 @@ from aggregator_service.access.principals import hash_token, new_id, new_token
 from aggregator_service.problems import Problem
 from aggregator_service.settings import Signatures
 from aggregator_service.storage.round_rows import find_snapshot, last_completed, seen_by
-from aggregator_service.storage.schema import ClientRow, InvitationRow, OfTask, PastTaskRow, RoundRow, TaskRow
+from aggregator_service.storage.schema import ClientRow, InvitationRow, PastTaskRow, RoundRow, TaskRow, TermsColumns
 from aggregator_service.tasks.choice_checks import check_budget, check_evaluation, check_sums, task_warnings
 from aggregator_service.tasks.committee_keys import awaited_committee, committee_size
 from aggregator_service.tasks.membership import able_members, awaited_uncounted
@@ -103,7 +103,7 @@ def create_task(
                 "a task with groups has no data_set: sums of other tasks over the same data, and of groups, could "
                 "together be of few clients"
             )
-        same: list[OfTask] = []
+        same: list[TermsColumns] = []
         for kind in (TaskRow, PastTaskRow):
             same += session.scalars(select(kind).where(kind.data_set == request.data_set))
         check_equations(plan.recipe, request.schedule, [plan_task(row_terms(other)).recipe for other in same])
