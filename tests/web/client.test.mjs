@@ -7,7 +7,7 @@ import { Api, baseUrl } from "../../examples/web/hushrec/api.js";
 import { boundTerms, modelDigest } from "../../examples/web/hushrec/canonical.js";
 import { concat, fromHex, littleEndian, toBase64, toBase64Url, toHex, utf8 } from "../../examples/web/hushrec/codec.js";
 import { sha256, tag } from "../../examples/web/hushrec/domain.js";
-import { enrol, refreshRevocations } from "../../examples/web/hushrec/enrolment.js";
+import { enrol, following, join, refreshRevocations } from "../../examples/web/hushrec/enrolment.js";
 import { packElements } from "../../examples/web/hushrec/fixed_point.js";
 import { GAUSSIAN_TABLE } from "../../examples/web/hushrec/gaussian_table.js";
 import { signRequest } from "../../examples/web/hushrec/http_signature.js";
@@ -18,6 +18,7 @@ import { fetchModel } from "../../examples/web/hushrec/model.js";
 import { takeMaskedPart } from "../../examples/web/hushrec/masked_round.js";
 import { rememberCommittee, takeOneshotPart } from "../../examples/web/hushrec/oneshot_round.js";
 import { absorb, decodeState, encodeState, initialFactors, roundSeed } from "../../examples/web/hushrec/recipes.js";
+import { Participant } from "../../examples/web/hushrec/participant.js";
 import { MemoryStore } from "../../examples/web/hushrec/store.js";
 import { localWork } from "../../examples/web/hushrec/round_work.js";
 import { readRound, readTask, stepsOf } from "../../examples/web/hushrec/terms.js";
@@ -36,6 +37,13 @@ function answering(...answers) {
     return new Response([204, 304].includes(status) ? null : body, { status, headers });
   };
   return requests;
+}
+
+/** A certificate of a member of films. */
+async function certificateOf(organiser, identityKey, mailboxKey, notAfter = 2 ** 33) {
+  const parts = ["member", identityKey, mailboxKey, 7n, BigInt(notAfter)];
+  const signature = await sign(organiser.signing, tag("membership certificate", "films", ...parts));
+  return concat(Uint8Array.of(0), littleEndian(7, 8), littleEndian(notAfter, 8), signature);
 }
 
 const problem = (slug, more = {}) => JSON.stringify({ type: `urn:hushrec:problem:${slug}`, title: slug, ...more });
@@ -226,6 +234,98 @@ test("an enrolment whose answers are lost is renewed", async () => {
   assert.deepEqual(sent(), [0, 1, 2, 3]);
   answering(conflict(5), conflict(5));
   await assert.rejects(enrol(api, identity, "hri_x", certificate), { slug: "conflict" });
+});
+
+/** A store with a membership of TASK, and a task that follows it, with one entry changed. */
+async function member(certificate) {
+  const store = new MemoryStore();
+  const { bound: agreed } = readTask(TASK, { organiser: ORGANISER, policy: AGREED });
+  await store.put("identity", await newIdentity());
+  await store.put("membership", { url: "http://localhost:1", task: TASK.task_id, client: "c_1", token: "hrt_x", agreed, certificate });
+  await store.put("task", TASK);
+  await store.put("model", { round: 3 });
+  return store;
+}
+const LATER = changed("schedule.follows", TASK.task_id, changed("task_id", "t_later"));
+const ended = [200, JSON.stringify(changed("state", "complete"))];
+const offer = (task) => [200, JSON.stringify(task)];
+const none = [404, problem("not-found"), PROBLEM];
+const sentTo = (requests) => requests.map(({ method, url }) => `${method} ${new URL(url).pathname}`);
+
+test("a task that follows is shown without enrolling", async () => {
+  const [url, store] = ["http://localhost:1", await member()];
+  const given = { url, store, organiser: ORGANISER, policy: AGREED };
+  const requests = answering(none, offer(LATER));
+  assert.equal(await Participant.following(given), null);
+  assert.equal((await Participant.following(given)).task_id, "t_later");
+  assert.deepEqual(sentTo(requests), Array(2).fill(`GET /v1/tasks/${TASK.task_id}/successor`));
+  await assert.rejects(Participant.following({ ...given, store: new MemoryStore() }), { name: "RefusalError", message: /no membership/ });
+  await assert.rejects(Participant.following({ ...given, url: "http://localhost:2" }), { name: "RefusalError", message: /no membership/ });
+});
+
+for (const [path, value, name] of [
+  ["organiser", { key: "A".repeat(43), scope: "films" }, "PolicyError"],
+  ["schedule.follows", undefined, "RefusalError"],
+  ["schedule.follows", null, "RefusalError"],
+  ["data_set", "films", "PolicyError"],
+  ["schedule.min_clients", 2, "PolicyError"],
+]) {
+  test(`attack: a task is not followed if the server changes ${path} to ${JSON.stringify(value)}`, async () => {
+    const store = await member();
+    const [before, api] = [await store.get("membership"), new Api("http://localhost:1")];
+    const other = changed(path, value, LATER);
+    const given = { organiser: ORGANISER, policy: AGREED, issue: () => assert.fail("asked for a certificate") };
+    let requests = answering(offer(other), offer(other));
+    await assert.rejects(following(api, store, given), { name });
+    await assert.rejects(join(api, store, { ...given, after: TASK.task_id }), { name });
+    assert.deepEqual(sentTo(requests), Array(2).fill(`GET /v1/tasks/${TASK.task_id}/successor`));
+    requests = answering(ended, offer(other));
+    const [reasons, policy] = [[], { ...AGREED, follow: true }];
+    const joined = await join(api, store, { ...given, policy, notFollowed: (reason) => reasons.push(reason) });
+    assert.deepEqual([joined.membership, reasons.length, requests.length], [before, 1, 2]);
+    assert.deepEqual(await store.get("model"), { round: 3 });
+  });
+}
+
+test("a member goes on where it is while its task is open, and if none follows", async () => {
+  const [store, api] = [await member(), new Api("http://localhost:1")];
+  const given = { organiser: ORGANISER, policy: { ...AGREED, follow: true } };
+  for (const answers of [[offer(TASK)], [ended, none], [ended, offer(changed("state", "complete", LATER))]]) {
+    const requests = answering(...answers);
+    assert.equal((await join(api, store, given)).terms.id, TASK.task_id);
+    assert.equal(requests.length, answers.length);
+  }
+  answering(none);
+  await assert.rejects(join(api, store, { ...given, after: TASK.task_id }), { name: "RefusalError", message: /no task follows/ });
+  await assert.rejects(join(api, store, { ...given, after: "t_other" }), { name: "RefusalError", message: /no membership of task t_other/ });
+});
+
+test("a member of a task joins the one that follows it, which takes the earlier one's place in the store", async () => {
+  const organiser = await newIdentity();
+  const pin = { key: toBase64Url(organiser.identityKey), scope: "films" };
+  const [first, later] = [TASK, LATER].map((task) => changed("organiser", pin, task));
+  const store = await member();
+  const { identityKey, mailboxKey } = await store.get("identity");
+  const certificate = await certificateOf(organiser, identityKey, mailboxKey);
+  const { bound: agreed } = readTask(first, { organiser: pin, policy: AGREED });
+  const stale = await certificateOf(organiser, identityKey, mailboxKey, 1);
+  for (const [kept, issued] of [[certificate, 0], [undefined, 1], [stale, 1]]) {
+    await store.put("membership", { url: "http://localhost:1", task: first.task_id, client: "c_1", token: "hrt_x", agreed, certificate: kept });
+    await store.put("model", { round: 3 });
+    await store.put("task", first);
+    let asked = 0;
+    const issue = async () => ({ certificate: toBase64Url(certificate), asked: ++asked });
+    const enrolment = { task_id: "t_later", client_id: "c_9", token: "hrt_y", role: "member" };
+    const given = { organiser: pin, policy: AGREED, issue, after: first.task_id };
+    const requests = answering(offer(later), [201, JSON.stringify(enrolment)], offer(later));
+    const { membership, terms } = await join(new Api("http://localhost:1"), store, given);
+    assert.deepEqual([asked, terms.id, membership.after], [issued, "t_later", first.task_id]);
+    const sent = JSON.parse(new TextDecoder().decode(requests[1].body));
+    assert.deepEqual([sent.invitation, sent.certificate], ["t_later", toBase64Url(certificate)]);
+    assert.equal(await store.get("model"), null);
+    answering(offer(later)); // it has gone on already
+    assert.deepEqual((await join(new Api("http://localhost:1"), store, given)).membership, membership);
+  }
 });
 
 test("a server that does not answer is waited for until the client stops", async () => {

@@ -15,7 +15,7 @@ from client_sdk.training.mf import MFConfig, train_locally
 from protocols.errors import CodecError
 from protocols.recipes.base import Reach
 from protocols.recipes.registry import recipe as recipe_of
-from tests.support.browser import CLIENTS, RecordedDemo, recorded_demo
+from tests.support.browser import CLIENTS, RecordedDemo, following_demo, recorded_demo
 from tests.support.needs import required
 from tests.vectors import generate
 
@@ -139,7 +139,7 @@ def take_part(node: str, recorded: RecordedDemo, folder: Path, *more: str) -> li
     """Run `take-part.mjs` and return its events; the last one is the line of recommendations."""
     settings = recorded.demo.settings
     options = {
-        "folder": folder, "server": settings["server"], "invitation": settings["invitation"],
+        "folder": folder, "server": settings["server"], "invitation": settings.get("invitation", ""),
         "organiser": settings["organiser"]["key"], "scope": settings["organiser"]["scope"],
         "issuer": recorded.demo.page.origin, "items": ",".join(map(str, LIKED)),
     }  # fmt: skip
@@ -170,6 +170,32 @@ def test_rounds_with_node_are_exact(mechanism: str, tmp_path: Path, monkeypatch:
     assert (tmp_path / "client" / "client.json").stat().st_mode & 0o777 == 0o600
     items = [int(item) for item in recommended.removeprefix("recommended: ").split(", ")]
     assert len(items) == 5 and not set(items) & set(LIKED)
+
+
+def test_a_member_goes_on_in_the_task_that_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an invitation and with the certificate that it has; the sum is exact, and the earlier model is gone."""
+    with recorded_demo(tmp_path / "server", monkeypatch, mechanism="masked") as recorded:
+        take_part(required("node"), recorded, tmp_path / "client")
+        recorded.vectors.clear()
+        with following_demo(recorded) as later:
+            *again, _ = take_part(required("node"), recorded, tmp_path / "client")  # no word of a task that follows
+            assert again[-1] == {"kind": "ended", "state": "complete"}
+            assert later.get("").json()["members"] == CLIENTS
+            del recorded.demo.settings["invitation"]
+            more = ("--follow", "--issuer=http://localhost:1")
+            *events, recommended = take_part(required("node"), recorded, tmp_path / "client", *more)
+            assert recommended.count(", ") == 4
+            sent = [event for event in events if event["kind"] == "contributed"]
+            assert [event["round"] for event in sent] == [1]
+            assert later.aggregate(1) == later.expected(1, sent[0]["steps"])
+            assert later.task["members"] == CLIENTS + 1
+            assert events[-1] == {"kind": "ended", "state": "complete"}
+            # a device that has gone on stays there, and nothing follows
+            *again, _ = take_part(required("node"), recorded, tmp_path / "client", *more)
+            assert again[-1] == {"kind": "ended", "state": "complete"}
+    kept = json.loads((tmp_path / "client" / "client.json").read_text(encoding="utf-8"))
+    assert kept["membership"]["task"] == kept["task"]["task_id"] == later.demo.task
+    assert kept["membership"]["after"] == recorded.demo.task
 
 
 def test_every_vector_in_node() -> None:

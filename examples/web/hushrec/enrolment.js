@@ -1,10 +1,10 @@
 /** Joining a task: certificate, enrolment, membership (docs/wire/requests.md). */
 
-import { readTask } from "./terms.js";
+import { POLICY, readTask } from "./terms.js";
 import { baseUrl } from "./api.js";
 import { fromBase64Url, toBase64Url } from "./codec.js";
 import { tag } from "./domain.js";
-import { ApiError, CertificateError, RefusalError } from "./errors.js";
+import { ApiError, CertificateError, PolicyError, RefusalError } from "./errors.js";
 import { checkCertificate, checkRevocations, signEnrolment } from "./identities.js";
 import { newIdentity } from "./identity.js";
 import { sign } from "./keys.js";
@@ -50,30 +50,107 @@ export async function enrol(api, identity, invitation, certificate, signal) {
   }
 }
 
+/** {certificate, membership}: enrolled in the task that was `offered`, whose terms this client agrees to. */
+async function enrolled(api, identity, invitation, offered, { organiser, issue, policy, signal }, given = null) {
+  const { bound: agreed } = readTask(offered, { organiser, policy });
+  const certificate = given ?? (await obtainCertificate(identity, organiser, issue));
+  const { task_id: task, client_id: client, token, role } = await enrol(api, identity, invitation, certificate, signal);
+  if (task !== offered.task_id || role !== "member") throw new RefusalError("the server enrolled this client in another task");
+  return { url: api.url, task, client, token, agreed, certificate };
+}
+
+const callsOf = (api, identity, { client, token }) => api.enrolled(client, identity.signing, token);
+const isHere = (api, membership) => membership && membership.url === baseUrl(api.url);
+
 /**
- * {api, terms, membership, identity}: from the store, or newly enrolled with an invitation. Before it enrols, the client
- * reads the invitation's task and refuses what it does not agree to.
+ * The JSON of the last task that follows the one of `membership`, null while there is none; throws if this client does
+ * not agree to it, as for one whose members another organiser certifies.
  */
-export async function join(api, store, { invitation, organiser, issue, policy, signal }) {
+async function successorOf(api, identity, membership, { organiser, policy, signal }) {
+  const own = callsOf(api, identity, membership);
+  const offered = await own.getOrNull(`/v1/tasks/${membership.task}/successor`, "task that follows", { signal });
+  if (!offered) return null;
+  if (!offered.schedule.follows) throw new RefusalError("the terms of the task do not say that it follows another one");
+  readTask(offered, { organiser, policy });
+  return offered;
+}
+
+/** The certificate of the earlier task, which is for the same organiser and scope, while it is valid; null otherwise. */
+async function keptCertificate({ identityKey, mailboxKey }, { certificate }, { key, scope }) {
+  if (!certificate) return null;
+  try {
+    await checkCertificate(fromBase64Url(key), scope, identityKey, mailboxKey, certificate, now());
+    return certificate;
+  } catch (error) {
+    if (error instanceof CertificateError) return null;
+    throw error;
+  }
+}
+
+/** The membership of `offered`, a task that follows that of `membership`. It takes the place of the earlier one. */
+async function carriedOver(api, store, identity, membership, offered, how) {
+  const certificate = await keptCertificate(identity, membership, how.organiser);
+  const found = await enrolled(api, identity, offered.task_id, offered, how, certificate);
+  const carried = { ...found, after: membership.task };
+  await store.put("membership", carried);
+  return carried;
+}
+
+/** See `Participant.following`. */
+export async function following(api, store, how) {
+  const [identity, membership] = [await store.get("identity"), await store.get("membership")];
+  if (!isHere(api, membership)) throw new RefusalError("the store has no membership on this server");
+  return successorOf(api, identity, membership, how);
+}
+
+/** What a store keeps of one task, beside its membership. */
+const OF_TASK = ["own", "model", "pending", "signed", "committees", "contributions"];
+
+/**
+ * {api, terms, membership, identity}: from the store, or newly enrolled with an invitation, or as a member of the task
+ * `after`. Before it enrols, the client reads the task and refuses what it does not agree to. See `Participant.join`.
+ */
+export async function join(api, store, { invitation, after, notFollowed, ...how }) {
+  const { organiser, policy = POLICY, signal } = how;
   const identity = (await store.get("identity")) ?? (await newIdentity());
   await store.put("identity", identity);
   let membership = await store.get("membership");
-  if (!membership || membership.url !== baseUrl(api.url)) {
+  if (after && !(isHere(api, membership) && [membership.task, membership.after].includes(after))) {
+    throw new RefusalError(`the store has no membership of task ${after} on this server`);
+  }
+  if (!isHere(api, membership)) {
     const { json: offered } = await api.get("/v1/enrolments/task", "task of the invitation", { signal, token: invitation });
-    const { bound: agreed } = readTask(offered, { organiser, policy });
-    const certificate = await obtainCertificate(identity, organiser, issue);
-    const { task_id: task, client_id: client, token, role } = await enrol(api, identity, invitation, certificate, signal);
-    if (task !== offered.task_id || role !== "member") throw new RefusalError("the server enrolled this client in another task");
-    membership = { url: api.url, task, client, token, agreed };
+    membership = await enrolled(api, identity, invitation, offered, how);
     await store.put("membership", membership);
   }
-  const own = api.enrolled(membership.client, identity.signing, membership.token);
-  const { json: task } = await own.get(`/v1/tasks/${membership.task}`, "task", { signal });
+  if (after === membership.task) {
+    const offered = await successorOf(api, identity, membership, how);
+    if (!offered) throw new RefusalError("no task follows this one yet");
+    membership = await carriedOver(api, store, identity, membership, offered, how);
+  }
+  let task = await taskOf(api, identity, membership, signal);
+  if (policy.follow && task.state !== "open") {
+    try {
+      const offered = await successorOf(api, identity, membership, how);
+      if (offered?.state === "open") {
+        membership = await carriedOver(api, store, identity, membership, offered, how);
+        task = await taskOf(api, identity, membership, signal);
+      }
+    } catch (error) {
+      if (!(error instanceof PolicyError || error instanceof RefusalError)) throw error;
+      notFollowed?.(error.message);
+    }
+  }
   const terms = readTask(task, { organiser, policy });
   if (terms.bound !== membership.agreed) throw new RefusalError("the task's terms changed after this client joined");
+  const kept = await store.get("task");
+  if (kept && kept.task_id !== task.task_id) for (const name of OF_TASK) await store.put(name, null);
   await store.put("task", task);
-  return { api: own, terms, membership, identity };
+  return { api: callsOf(api, identity, membership), terms, membership, identity };
 }
+
+const taskOf = async (api, identity, membership, signal) =>
+  (await callsOf(api, identity, membership).get(`/v1/tasks/${membership.task}`, "task", { signal })).json;
 
 /** Whether a revocation list was issued before another, or in the same second without all of its serials. */
 function isOlder(list, other) {

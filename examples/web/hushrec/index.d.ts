@@ -17,6 +17,8 @@ export interface Policy {
   readonly maxClipShare: number;
   /** Whether to accept tasks in which only trust in the server's models protects what the device has. */
   readonly trustModels: boolean;
+  /** Whether `join` enrols in the task that follows a stored one that is over, if the rest allows its terms. */
+  readonly follow: boolean;
 }
 
 export const POLICY: Policy;
@@ -59,7 +61,7 @@ export type Event =
   | { kind: "contributed"; round: number; bytes: number; digest: string; [more: string]: unknown }
   | { kind: "abstained" | "missed" | "training-failed"; round: number; reason: string }
   | { kind: "model"; round: number }
-  | { kind: "waiting"; reason: string }
+  | { kind: "waiting" | "not-followed"; reason: string }
   | { kind: "unreachable"; reason: string; seconds: number }
   | { kind: "traffic"; [more: string]: unknown }
   | { kind: "ended"; state: string };
@@ -69,6 +71,8 @@ export interface JoinOptions {
   url: string;
   /** Needed the first time only. */
   invitation?: string;
+  /** Id of the stored task, to join the last one that follows it in its place. Show `following` to the user before. */
+  after?: string;
   /** Comes with the app, not from the server. */
   organiser: Organiser;
   issue(request: CertificateRequest): Promise<CertificateDocument>;
@@ -88,6 +92,8 @@ export class Participant {
   private constructor();
   /** Joins with an invitation, or goes on with the stored membership. */
   static join(options: JoinOptions): Promise<Participant>;
+  /** The JSON of the task that follows the stored one, checked against the policy, without enrolling; null if none does. */
+  static following(options: Omit<JoinOptions, "invitation" | "after" | "issue">): Promise<Record<string, unknown> | null>;
   readonly task: Record<string, unknown>;
   readonly clientId: string;
   /** Takes part in every round that asks this client. liked(): the current item numbers. Resolves when the task ends. */

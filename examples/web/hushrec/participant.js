@@ -2,7 +2,7 @@
 
 import { Api, pause } from "./api.js";
 import { AbstainedError, AlreadySummedError, ApiError, CertificateError, CodecError, FalseModelError, NotAttestedError, PolicyError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
-import { join, refreshRevocations } from "./enrolment.js";
+import { following, join, refreshRevocations } from "./enrolment.js";
 import { fetchModel, keptModel } from "./model.js";
 import { takeMaskedPart } from "./masked_round.js";
 import { takeOneshotPart } from "./oneshot_round.js";
@@ -15,9 +15,15 @@ const REFUSED = [PolicyError, RefusalError, CertificateError, CodecError];
 const LOST = [RoundLostError, ThresholdError, FalseModelError];
 const MISSED = new Set(["aggregate-mismatch", "round-closed", "not-in-cohort", "contribution-conflict", "not-found", "conflict"]);
 
+const apiOf = (url, on) =>
+  new Api(url, {
+    report: (request) => on({ kind: "traffic", ...request }),
+    unreachable: (error, seconds) => on({ kind: "unreachable", reason: error.message, seconds }),
+  });
+
 /**
  * One client. store: MemoryStore, IndexedStore, or any object with their methods. on(event): called with
- * {kind: "stage" | "contributed" | "abstained" | "missed" | "training-failed" | "round" | "model" | "waiting" | "unreachable" | "traffic" | "ended", ...}.
+ * {kind: "stage" | "contributed" | "abstained" | "missed" | "training-failed" | "round" | "model" | "waiting" | "unreachable" | "not-followed" | "traffic" | "ended", ...}.
  */
 export class Participant {
   #client;
@@ -30,14 +36,21 @@ export class Participant {
 
   /**
    * Joins with an invitation, or goes on with the stored membership. organiser: {key, scope} that came with the app.
-   * issue(request): obtains a certificate for the request's keys. policy: see POLICY in terms.js.
+   * issue(request): obtains a certificate for the request's keys. policy: see POLICY in terms.js; with its `follow` a
+   * stored task that is over is replaced by the one that follows it. after: id of the stored task, to join the last one
+   * that follows it in its place; show `following` to the user before. A store has one task at a time.
    */
-  static async join({ url, invitation, organiser, issue, store, policy, on = () => {}, signal }) {
-    const report = (request) => on({ kind: "traffic", ...request });
-    const unreachable = (error, seconds) => on({ kind: "unreachable", reason: error.message, seconds });
-    const joined = await join(new Api(url, { report, unreachable }), store, { invitation, organiser, issue, policy, signal });
+  static async join({ url, on = () => {}, store, ...how }) {
+    const notFollowed = (reason) => on({ kind: "not-followed", reason });
+    const joined = await join(apiOf(url, on), store, { ...how, notFollowed });
+    const { signal } = how;
     const revoked = await refreshRevocations(joined.api, store, joined.terms, signal);
     return new Participant({ ...joined, store, uniform: secureUniform(), revoked }, on);
+  }
+
+  /** The JSON of the task that follows the stored one, checked against the policy, without enrolling; null if none does. */
+  static async following({ url, on = () => {}, store, organiser, policy, signal }) {
+    return following(apiOf(url, on), store, { organiser, policy, signal });
   }
 
   get task() {

@@ -19,6 +19,7 @@ export const POLICY = {
   ...{ minCorrupt: 0.05, minSigma: 64 },
   maxClipShare: 0.05,
   trustModels: false, // no noise: sums say much to those who know part of a list, and all to a server that lies about the model
+  follow: false, // whether `join` enrols in the task that follows one that is over, if all else here allows its terms
 };
 
 const RECIPES = { colr: (p) => p.rank, fedmf: (p) => p.dim };
