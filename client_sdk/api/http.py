@@ -28,9 +28,9 @@ from urllib.parse import urlsplit
 import httpx
 
 from client_sdk.api.environment import Proxy, all_proxies, is_loopback, proxy_of, tls_context
-from client_sdk.api.wire import LONGEST_JSON, Effect, Failed, Pause, Program, Request, Response, Traffic, Turn, Work
+from client_sdk.api.wire import LONGEST_JSON, Failed, Pause, Program, Request, Response, Traffic, Turn, Work
 from client_sdk.errors import ConnectionFailed, ContractBroken, UntrustedServer
-from protocols.crypto.http_signature import format_authority
+from protocols.crypto.http_signature import SIGNED_FIELDS, SignedRequest, format_authority, sign_request
 from protocols.errors import ParameterError
 
 T = TypeVar("T")
@@ -161,11 +161,13 @@ def _build(http: httpx.Client | httpx.AsyncClient, request: Request, timeouts: T
         headers=request.headers,
         timeout=timeouts.of(request),
     )
-    if request.signer is not None:
+    signer = request.signer
+    if signer is not None:
+        path, _, query = built.url.raw_path.decode("ascii").partition("?")
         authority = format_authority(built.url.scheme, built.url.raw_host.decode("ascii"), built.url.port)
-        target = built.url.raw_path.decode("ascii")
-        fields = request.signer.fields(request.method, authority, target, request.headers, time.time())
-        built.headers.update(fields)
+        covered = {name: request.headers[name] for name in SIGNED_FIELDS if name in request.headers}  # not the token
+        signed = SignedRequest(request.method, authority, path, query, covered)
+        built.headers.update(sign_request(signer.key, signer.client_id, signed, signer.time.at(time.time())))
     return built
 
 
@@ -300,10 +302,19 @@ class SyncDriver(_Connections, Closed):
         try:
             effect = next(program)
             while True:
-                if isinstance(effect, Turn):
-                    yield effect.what
                 try:
-                    reply = self._perform(effect)
+                    reply: object = None
+                    match effect:
+                        case Request():
+                            reply = self._send(effect)
+                        case Pause():
+                            time.sleep(effect.seconds)
+                        case Failed():
+                            reply = False
+                        case Work():
+                            reply = effect.call()
+                        case Turn():
+                            yield effect.what
                 except Exception as error:  # thrown into the program, which re-raises what it does not handle
                     effect = program.throw(error)
                 else:
@@ -312,18 +323,6 @@ class SyncDriver(_Connections, Closed):
             return cast(T, done.value)
         finally:
             program.close()
-
-    def _perform(self, effect: Effect) -> object:
-        match effect:
-            case Request():
-                return self._send(effect)
-            case Pause():
-                time.sleep(effect.seconds)
-            case Failed():
-                return False
-            case Work():
-                return effect.call()
-        return None
 
     def _pool(self, url: str) -> tuple[httpx.Client, Proxy | None]:
         server = _server_of(url)
@@ -405,10 +404,20 @@ class AsyncDriver(_Connections, AsyncClosed):
         try:
             effect = next(program)
             while True:
-                if isinstance(effect, Turn):
-                    yield effect.what
                 try:
-                    reply = await self._perform(effect, executor)
+                    reply: object = None
+                    match effect:
+                        case Request():
+                            reply = await self._send(effect)
+                        case Pause():
+                            await asyncio.sleep(effect.seconds)
+                        case Failed():
+                            reply = False
+                        case Work():
+                            call = partial(copy_context().run, effect.call)
+                            reply = await asyncio.get_running_loop().run_in_executor(executor, call)
+                        case Turn():
+                            yield effect.what
                 except Exception as error:  # thrown into the program, which re-raises what it does not handle
                     effect = program.throw(error)
                 else:
@@ -417,19 +426,6 @@ class AsyncDriver(_Connections, AsyncClosed):
             return
         finally:
             program.close()
-
-    async def _perform(self, effect: Effect, executor: Executor | None) -> object:
-        match effect:
-            case Request():
-                return await self._send(effect)
-            case Pause():
-                await asyncio.sleep(effect.seconds)
-            case Failed():
-                return False
-            case Work():
-                call = partial(copy_context().run, effect.call)
-                return await asyncio.get_running_loop().run_in_executor(executor, call)
-        return None
 
     async def _pool(self, url: str) -> _LoopPool:
         loop, server = asyncio.get_running_loop(), _server_of(url)

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar, cast
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk.errors import ApiError, ConnectionFailed
-from protocols.crypto.http_signature import SIGNED_FIELDS, SignedRequest, format_digest, sign_request
+from protocols.crypto.http_signature import format_digest
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -234,7 +234,7 @@ class ServerTime:
 
 @dataclass(frozen=True, repr=False)
 class Signer:
-    """Signs requests as one client of one task. Its repr omits the key."""
+    """What a driver signs requests with, as one client of one task. Its repr omits the key."""
 
     client_id: str
     key: Ed25519PrivateKey
@@ -242,16 +242,3 @@ class Signer:
 
     def __repr__(self) -> str:
         return f"<Signer {self.client_id}>"
-
-    def fields(
-        self, method: str, authority: str, target: str, headers: Mapping[str, str], now: float
-    ) -> dict[str, str]:
-        """Return the headers to add to a request.
-
-        authority: host and port of the server, as `format_authority` writes them. target: path and query as sent.
-        headers: the request's headers by lower-case name. now: local time in seconds since the epoch.
-        """
-        path, _, query = target.partition("?")
-        covered = {name: headers[name] for name in SIGNED_FIELDS if name in headers}
-        request = SignedRequest(method, authority, path, query, covered)
-        return sign_request(self.key, self.client_id, request, self.time.at(now))

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from time import perf_counter
 from typing import Final, Literal, TypeVar, get_args
 
@@ -160,22 +160,18 @@ class OwnRound:
         `protocols.contribution.make` for the errors.
         """
         part, member, spec = self.part, self.part.member, self.spec
-        state = part.follower.view(caught_up.state)
+        state, keyring = part.follower.view(caught_up.state), part.follower.keyring
         with self.timed("train"):
             asked = part.client_side.ask(spec, state, self.history)
             if asked is not None:
                 yield Turn(asked)
-
-        def train_and_make() -> tuple[LocalResult, Made]:
-            with self.timed("train"):
-                local = train(part, spec, state, self.history)
-            with self.timed("seal"):
-                return local, make(
-                    member.terms.sum_of(spec), caught_up.state, member.client_id, local.contribution,
-                    part.follower.keyring, has_data=local.failure is None, take_ahead=part.take_ahead,
-                )  # fmt: skip
-
-        local, made = yield from work(train_and_make)
+            local = yield from work(partial(train, part, spec, state, self.history))
+        with self.timed("seal"):
+            seal = partial(
+                make, member.terms.sum_of(spec), caught_up.state, member.client_id, local.contribution, keyring,
+                has_data=local.failure is None, take_ahead=part.take_ahead,
+            )  # fmt: skip
+            made = yield from work(seal)
         if local.failure is not None:
             _LOG.warning(
                 "task %s, round %d: training failed, zeros were sent in its place", member.terms.name, self.view.number

@@ -27,7 +27,7 @@ from client_sdk import AsyncClient, Client, ClientOptions, GaveUp, Identity, Mem
 from client_sdk.api.calls import ApiCalls, RoundChanged
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import DEFAULT_ATTEMPTS, RetryPolicy
-from client_sdk.api.wire import Effect, Program, Request, Response
+from client_sdk.api.wire import Program, Request, Response
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.rounds.events import (
@@ -76,11 +76,11 @@ class HoldingDriver(SyncDriver):
         self.part = part
         self.reached, self.release = threading.Event(), threading.Event()
 
-    def _perform(self, effect: Effect) -> object:
-        if isinstance(effect, Request) and effect.body and self.part in effect.url:
+    def _send(self, request: Request) -> Response:
+        if request.body and self.part in request.url:
             self.reached.set()
             assert self.release.wait(300.0)
-        return super()._perform(effect)
+        return super()._send(request)
 
 
 @dataclass
