@@ -1,13 +1,11 @@
 """Which recipe, sizes and parameters suit data of a size: chosen on validation rows (bench/experiments/quality.py).
 
-What was measured is in docs/results.md. A stored task means what its parameters say, and a parameter that it leaves
-out keeps the paper's value. Recommended values are therefore written into a task's parameters when the task is made,
-where clients read and check them.
+What was measured is in docs/results.md. The values are in the recipes' entries (`protocols.recipes.defaults`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any, Final, Literal, NamedTuple
 
@@ -15,7 +13,12 @@ import numpy as np
 
 from protocols.errors import ParameterError
 from protocols.privacy.equations import equations_within, most_equations
-from protocols.recipes.next_item import next_equations, next_length
+from protocols.recipes.defaults import MESSAGE_BUDGET as MESSAGE_BUDGET
+from protocols.recipes.defaults import TaskFacts
+from protocols.recipes.next_item import next_length
+from protocols.recipes.privirec_defaults import MOST_COMPONENTS as MOST_COMPONENTS
+from protocols.recipes.privirec_defaults import components_within
+from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.groups import GroupedParameters, Works
 from protocols.sums.registry import mechanism_entry, parameters_of
 from protocols.task_terms import carriers
@@ -23,102 +26,36 @@ from protocols.task_terms import carriers
 Variant = Literal["recommended", "paper"]
 """Which values a new task has where its maker names none: the recommended ones, or those of the paper."""
 
-_FACTORS: Final[Mapping[str, Any]] = {"item_bias": "counts", "count_sums": 1, "batch_size": 32, "weight_decay": 0.005}
-
-MESSAGE_BUDGET: Final = 10_000_000
-"""Bytes of a client's longest message of a `privirec-k` task, unless its maker says otherwise; 4 bytes a value."""
-MOST_COMPONENTS: Final = 256
 MOST_FACTORS: Final = 128  # factors of a started task at most: the length that was measured (docs/recipes.md)
 
-_ROWS: Final[Mapping[str, Any]] = {"user_exponent": 0.25, "item_exponent": 0.3125}
-_KRYLOV: Final[Mapping[str, Any]] = {**_ROWS, "krylov": True, "iterations": 3}
-"""Three iterations with new directions each: of as many equations two or four ranked worse (validation rows)."""
-_LONG_LISTS: Final = 20.0
-_OF_SHORT_LISTS: Final[Mapping[str, Any]] = {"item_exponent": 0.4}
-"""Of clients with fewer items than that on average: better on validation rows of the sets with 13 to 16, worse on those
-with more."""
-_VALIDATION: Final = 0.1
-_OF_INTERACTIONS: Final = 100.0
-_FEWEST_VALIDATING: Final = 100.0
-"""Members that keep an item out of the sums, so that a filter is chosen by them: as many as keep one interaction in 100
-out, a tenth where nobody knows how many items they have; none if these are fewer than 100, who cannot tell filters
-apart."""
-_NEXT_VECTORS: Final = (64, 32, 16)
-"""Vectors of a sum of next items, the first whose values are no more than a quarter of the equations that are safe and
-two for each client, and fit in messages. On validation rows of MovieLens-100K 16, 32 and 64 had NDCG@20 .156, .162 and
-.164, all 117 .164."""
-_TRACED: Final = 2
-"""Values of a sum of next items for each client. On MovieLens-100K and on made-up long lists it traces members who are
-known by their lists about as well as the iterations do, on short lists better: AUC .74 beside .66, at one value for
-each client (`bench/next_item.py`)."""
-_SPECTRUM: Final[Mapping[str, Any]] = {**_ROWS, "rayleigh_ritz": True}
 
-RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = {
-    "colr": {**_FACTORS, "clip": 1.3, "row_clip": 0.4},
-    "fedmf": {**_FACTORS, "clip": 0.8, "row_clip": 0.7, "server_rate": 4.0},
-    "privirec": _SPECTRUM,
-    "privirec-k": _KRYLOV,
-    "rfrec": {"item_bias": "means", "learning_rate": 0.03, "penalty": 0.3, "user_penalty": 3.0},
-    "scolr": _FACTORS,
-}
-"""Recipe -> its recommended parameters. A recipe that is not listed has its paper's.
+class _OfEntries(Mapping[str, Any]):
+    """One field of all recipes' `defaults`, by recipe, without those in which it is empty."""
 
-`clip` and `row_clip` are a little above what 99 of 100 updates reach in the round where that is most, of the first
-twelve on validation rows of MovieLens-100K, FilmTrust and a sample of Gowalla, and the first eight of MovieLens-1M, so
-that a client that lies adds little more than they do. Largest value 1.07, 0.50, 0.44 and 1.28 (colr), 0.74, 0.58, 0.48
-and 0.73 (fedmf); root mean square of the rows' norms 0.36, 0.18, 0.18 and 0.38, 0.62, 0.48, 0.46 and 0.60.
-"""
+    def __init__(self, field: str) -> None:
+        self._field = field
 
-_NOISY: Final[Mapping[str, Any]] = {"user_exponent": 0.5, "item_exponent": 0.0, "degrees": False}
-NOISY: Final[Mapping[str, Mapping[str, Any]]] = {
-    "privirec": {**_NOISY, "iterations": 0},
-    "privirec-k": {**_NOISY, "iterations": 3, "krylov": False, "rayleigh_ritz": True},
-}
-"""Recipe -> what differs in tasks with a privacy block: rows of length 1, and few sums, on which the noise depends.
+    def __getitem__(self, recipe: str) -> Any:
+        try:
+            value = getattr(recipe_entry(recipe).defaults, self._field)
+        except ParameterError:  # there is no such recipe
+            raise KeyError(recipe) from None
+        if not value:
+            raise KeyError(recipe)
+        return value
 
-Rows are not scaled by the items' degrees, so these need no sum. A start from the vectors of an earlier task makes one
-iteration better than three: docs/results.md.
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in recipes() if name in self)
 
-The noise in a value does not depend on the number of vectors, and with more of them three iterations find the leading
-ones: 256 vectors ranked better than 64 at every epsilon and number of users. Chosen on validation rows.
-"""
-
-_TOUCHED: Final[Mapping[str, Any]] = {"normalise": "touched", "reveal_touched": True}
-
-_PAPER: Final[Mapping[str, Mapping[str, Any]]] = {
-    **dict.fromkeys(("colr", "fedmf", "scolr", "svd", "topk"), _TOUCHED),
-    "fair": {"max_interactions": 10_000, "reveal_weights": True},
-    "pfedclr": {"max_interactions": 1000, "reveal_weights": True},
-    "privirec-k": {"min_owners": 1, "reveal_gram": True},
-}
-"""Recipe -> the parameters of its paper or its released code that reveal constants of clients, so are not defaults."""
-
-_STARTED: Final[Mapping[str, Any]] = {"item_bias": "counts", "learning_rate": 0.0001, "start_weight": 32.0}
-
-STARTED: Final[Mapping[str, Mapping[str, Any]]] = {
-    "colr": _STARTED,
-    "fedmf": {**_STARTED, "server_rate": 1.0},
-    "pfedclr": {
-        "item_bias": "counts",
-        "start_weight": 32.0,
-        "learning_rate": 0.001,
-        "buffer_learning_rate": 0.0005,
-        "epochs": 2,
-    },
-    "scolr": _STARTED,
-}
-"""Recipe -> what a task has besides, or instead, if it starts from a spectrum.
-
-The steps are small because user factors are long (`start_weight`): docs/recipes.md has what was measured.
-"""
+    def __len__(self) -> int:
+        return len(list(iter(self)))
 
 
-def components_within(items: int, budget: int = MESSAGE_BUDGET) -> int:
-    """Return how many vectors of so many items fit in `budget` bytes, at 4 bytes a value: 1 to 256, at most `items`.
-
-    More than 256 were not better on validation rows of sets with up to 4,000 items (docs/results.md).
-    """
-    return max(1, min(MOST_COMPONENTS, items, budget // (4 * items)))
+RECOMMENDED: Final[Mapping[str, Mapping[str, Any]]] = _OfEntries("recommended")
+NOISY: Final[Mapping[str, Mapping[str, Any]]] = _OfEntries("noisy")
+STARTED: Final[Mapping[str, Mapping[str, Any]]] = _OfEntries("started")
+IN_GROUPS: Final[Mapping[str, bool]] = _OfEntries("in_groups")
+"""What the recipes' entries say (`TaskDefaults`)."""
 
 
 def parameters_for(
@@ -144,48 +81,22 @@ def parameters_for(
     A task without item biases gets no recommended value, because the others were chosen for item biases; nor does one
     that names RFRec's variant "paper" or noise.
     """
+    defaults, items = recipe_entry(recipe).defaults, given.get("items")
     if variant == "paper":
         without_weights = given.get("noise_scale") is not None  # noise does not hide a weight
-        return dict(given) if without_weights else {**_PAPER.get(recipe, {}), **given}
+        return dict(given) if without_weights else {**defaults.paper, **given}
     if given.get("item_bias") == "none" or given.get("variant") == "paper" or given.get("ldp") is not None:
         return dict(given)
-    more = STARTED.get(recipe, {}) if started else {}
-    chosen = {**RECOMMENDED.get(recipe, {}), **(NOISY.get(recipe, {}) if noisy else {}), **more}
-    if noisy and started and recipe == "privirec-k":
-        chosen["iterations"] = 1
-    if any(given.get(name) for name in ("rayleigh_ritz", "tolerance", "oversampling")):
-        chosen.pop("krylov", None)
-    items = given.get("items")
-    if isinstance(items, int) and items > 0:
-        within = components_within(items, budget)
-        if recipe in ("privirec", "privirec-k"):
-            safe = most_equations(items, clients or items)
-            if recipe == "privirec-k" and ordered and not (noisy or started or given.get("tolerance")):
-                chosen["next_vectors"] = _next_vectors(items, safe, clients or items, budget)
-            if recipe == "privirec-k" and not (noisy or given.get("reveal_gram")):
-                iterations, following = {**chosen, **given}["iterations"], {**chosen, **given}.get("next_vectors", 0)
-                within = min(within, max(0, safe - next_equations(following, items)) // max(1, iterations))
-            chosen["components"] = max(1, within)
-            if chosen.get("krylov") and mean_items is not None and mean_items < _LONG_LISTS:
-                chosen |= _OF_SHORT_LISTS
-            if {**chosen, **given}.get("krylov"):
-                share = _VALIDATION if mean_items is None else round(min(1.0, mean_items / _OF_INTERACTIONS), 2)
-                if clients is None or share * clients >= _FEWEST_VALIDATING:
-                    chosen["validation"] = share
-        elif started:
-            chosen["dim"] = min(MOST_FACTORS, within, vectors)
-    if given.get("item_exponent"):
-        chosen.pop("degrees", None)  # such rows are scaled by degrees
+    items = items if isinstance(items, int) and items > 0 else None
+    chosen = {**defaults.recommended, **(defaults.noisy if noisy else {}), **(defaults.started if started else {})}
+    if defaults.adjust is not None:
+        chosen = defaults.adjust(chosen, given, TaskFacts(
+            items=items, budget=budget, clients=clients, mean_items=mean_items, ordered=ordered, started=started,
+            noisy=noisy,
+        ))  # fmt: skip
+    elif started and items is not None:
+        chosen["dim"] = min(MOST_FACTORS, components_within(items, budget), vectors)
     return {**chosen, **given}
-
-
-def _next_vectors(items: int, safe: int, clients: int, budget: int) -> int:
-    """Return the vectors of a sum of next items that are recommended; 0 for none. safe: equations for each item."""
-    for count in _NEXT_VECTORS:
-        most = min(_TRACED * clients, budget // 4)
-        if 4 * next_equations(count, items) <= safe and next_length(count) <= most:
-            return count
-    return 0
 
 
 _VISITS: Final = 300
@@ -196,10 +107,6 @@ _COUNTED: Final = 5
 """Times that an item is counted on average. With fewer than three, a set of 5,000 users began, and stayed, below
 popularity. With five, what the sums say of a cohort adds at most 0.02 to what the counts say of one of its clients, as
 area under the curve; with three 0.03 (`bench/exposure.py`: 1,000 clients of 15 of 1,000 items)."""
-
-
-IN_GROUPS: Final = frozenset({"colr", "fedmf"})
-"""Recipes of which it was measured what groups stop (`bench/robust.py`) and what they say (`bench/exposure.py`)."""
 
 
 def works_in_groups(mechanism: str, given: Mapping[str, Any]) -> Works | None:

@@ -38,7 +38,6 @@ _INTERACTIONS: Final = 50  # items of a user, where nothing better is known
 
 _WIDTH: Final = 32  # values of an item in the planned tasks of `fedmf` and `arrays`
 _RANK: Final = 4  # values of an item in the planned tasks of `colr`
-_SUMS_OF_SPECTRUM: Final = {name: max(1, own["iterations"]) for name, own in NOISY.items()}  # or of the Gram matrix
 _ROUNDS: Final = 100  # rounds of a task that trains
 _COHORT, _SHARE = 1000, 0.01
 """Planned cohort of a task that trains: so many clients, or this share of the users if that is more."""
@@ -85,9 +84,9 @@ def sizes_for(
     """
     if users < 2:
         raise ParameterError(f"a plan needs at least 2 users, got {users}")
-    spectrum = recipe in _SUMS_OF_SPECTRUM
+    spectrum = NOISY.get(recipe)
     cohort = cohort or (users if spectrum else min(users, max(_COHORT, floor(_SHARE * users))))
-    rounds = rounds or _SUMS_OF_SPECTRUM.get(recipe, 1 + _ROUNDS)
+    rounds = rounds or (max(1, spectrum["iterations"]) if spectrum else 1 + _ROUNDS)  # one sum is of the Gram matrix
     if cohort > users:
         raise ParameterError(f"a cohort of {cohort:,} clients is larger than the {users:,} users")
     floor_ = min_clients or max(2, floor(_FLOOR * cohort))
@@ -257,7 +256,7 @@ def choose_noisy(
             missing[str(error)] = None
     if not found:
         raise ParameterError(f"no recipe can be trained with this privacy block: {'; '.join(missing)}")
-    able = [one for one in found if one[0].recipe in _SUMS_OF_SPECTRUM] or found  # no other beat popularity yet
+    able = [one for one in found if one[0].recipe in NOISY] or found  # no other beat popularity yet
     best, made = max(able, key=lambda one: _ORDER.index(one[0].left))  # the first of equals
     chosen = parameters_for_noise(best.recipe, items, budget)
     estimated = "what noise leaves is estimated from the sizes alone (docs/privacy.md)"

@@ -49,6 +49,7 @@ from protocols.recipes.base import (
     check_follows,
     require_within,
 )
+from protocols.recipes.defaults import TaskDefaults
 from protocols.recipes.factors import WeightedParameters, weigh, weight_of, weighted_block, with_weight
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import (
@@ -371,4 +372,5 @@ ENTRY: Final = RecipeEntry(
     client_side="client_sdk.training.fair:client_side",
     needs=frozenset({"dense", "device groups"}),
     source="Desai et al., 2023, Algorithm 1. Guide: [FAIR](recipes.md#fair)",
+    defaults=TaskDefaults(paper={"max_interactions": 10_000, "reveal_weights": True}),
 )

@@ -32,6 +32,7 @@ from protocols.crypto.random import normals
 from protocols.layout import TRAINED, Floats, VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
 from protocols.recipes.base import MOVES_ALIKE, Clip, Contribution, FactorState, Local, ModelState, Reach, RoundSpec
+from protocols.recipes.defaults import TaskDefaults
 from protocols.recipes.factors import (
     MAX_DIM,
     BiasedParameters,
@@ -162,4 +163,14 @@ ENTRY: Final = RecipeEntry(
     client_side="client_sdk.training.pfedclr:client_side",
     needs_start=True,
     source="Chen et al., 2025, Algorithm 1. Guide: [PFedCLR](recipes.md#pfedclr)",
+    defaults=TaskDefaults(
+        started={
+            "item_bias": "counts",
+            "start_weight": 32.0,
+            "learning_rate": 0.001,
+            "buffer_learning_rate": 0.0005,
+            "epochs": 2,
+        },
+        paper={"max_interactions": 1000, "reveal_weights": True},
+    ),
 )

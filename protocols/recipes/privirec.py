@@ -78,6 +78,7 @@ from protocols.layout import Floats
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, check_follows, noise_level
 from protocols.recipes.next_item import model_of, places, transitions
 from protocols.recipes.nonnegative import corrected, fits
+from protocols.recipes.privirec_defaults import PRIVIREC_DEFAULTS, PRIVIREC_K_DEFAULTS
 from protocols.recipes.privirec_parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
 from protocols.recipes.privirec_plan import PriviRecPlan
 from protocols.recipes.privirec_state import PriviRecState, rows_of_all, triangle_of_all
@@ -429,6 +430,7 @@ PRIVIREC: Final = RecipeEntry(
     client_side="client_sdk.training.privirec:client_side",
     needs=frozenset({"dense", "frozen cohort"}),
     source='"Secure Federated Graph-Filtering for Recommender Systems". Guide: [PriviRec](recipes.md#privirec)',
+    defaults=PRIVIREC_DEFAULTS,
 )
 PRIVIREC_K: Final = replace(
     PRIVIREC,
@@ -436,4 +438,5 @@ PRIVIREC_K: Final = replace(
     text="graph filters from the leading item factors (PriviRec-k)",
     parameters=PriviRecKParameters,
     make=PriviRecK,
+    defaults=PRIVIREC_K_DEFAULTS,
 )

@@ -12,6 +12,7 @@ from typing import Any, Final
 from protocols.parameter_text import validated
 from protocols.plugins import Capability, Entry, Registry, check_capabilities
 from protocols.recipes.base import ItemParameters, Recipe, RecipeParameters
+from protocols.recipes.defaults import TaskDefaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +37,8 @@ class RecipeEntry(Entry):
     """Whether its model predicts ratings; else it ranks items."""
     needs_start: bool = False
     """Whether its recommended settings rank above popularity only in a task that starts from a spectrum."""
+    defaults: TaskDefaults = TaskDefaults()
+    """Parameters of a new task whose maker names none."""
 
     def __post_init__(self) -> None:
         check_capabilities(f"recipe {self.name!r} needs", self.needs)

@@ -54,6 +54,7 @@ from protocols.recipes.base import (
     check_follows,
     require_within,
 )
+from protocols.recipes.defaults import TaskDefaults
 from protocols.recipes.factors import clip_blocks, noise_warning
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rfrec_parameters import RFRecFParameters, RFRecParameters, Stretch, stretches
@@ -245,6 +246,9 @@ RFREC: Final = RecipeEntry(
     client_side="client_sdk.training.rfrec:client_side",
     ratings=True,
     source="Liu et al., CIKM 2024, Algorithm 1. Guide: [RFRec](recipes.md#rfrec)",
+    defaults=TaskDefaults(
+        recommended={"item_bias": "means", "learning_rate": 0.03, "penalty": 0.3, "user_penalty": 3.0}
+    ),
 )
 RFRECF: Final = replace(
     RFREC,
@@ -253,4 +257,5 @@ RFRECF: Final = replace(
     parameters=RFRecFParameters,
     make=RFRecF,
     source="Liu et al., CIKM 2024, Algorithm 2. Guide: [RFRec](recipes.md#rfrec)",
+    defaults=TaskDefaults(),
 )

@@ -63,6 +63,8 @@ Normalise = Literal["expected", "clients", "touched"]  # see the module
 
 _FAR: Final = 9.0  # of a row's norm: beyond it with a chance of 1e-17
 TOUCHED: Final = "touched"  # name of the segment that counts how many contributions touched each item
+TOUCHED_ROWS: Final = {"normalise": "touched", "reveal_touched": True}
+"""The divisor of the released code, which reveals constants of clients."""
 
 
 class NormalisedParameters(BiasedParameters):

@@ -37,10 +37,12 @@ from protocols.crypto.random import permutation
 from protocols.errors import CodecError
 from protocols.layout import TRAINED, Block, Floats, Segment, VectorLayout, clip_to_bounds
 from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Reach, RoundSpec
+from protocols.recipes.defaults import TaskDefaults
 from protocols.recipes.factors import CountedFactors, bounded, dense_rows
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import (
     TOUCHED,
+    TOUCHED_ROWS,
     FactorRecipe,
     NormalisedParameters,
     divisors,
@@ -333,4 +335,5 @@ ENTRY: Final = RecipeEntry(
     "as few values, in one vector",
     source="Aji and Heafield, EMNLP 2017; Nguyen et al., WWW 2024, section 5.2. "
     "Guide: [Top-K](recipes.md#top-k-and-svd)",
+    defaults=TaskDefaults(paper=TOUCHED_ROWS),
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,15 +25,17 @@ from client_sdk.training import client_side
 from client_sdk.training.base import why_abstain
 from client_sdk.training.factors import logit_offsets
 from client_sdk.training.mf import draw_samples
-from protocols.advice import RECOMMENDED, advise, choose, parameters_for
+from protocols import plugins
+from protocols.advice import NOISY, RECOMMENDED, STARTED, advise, choose, parameters_for
 from protocols.errors import CodecError, CombinationError, ParameterError
 from protocols.messages import Evaluation
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, Update
 from protocols.recipes.colr import CoLR
+from protocols.recipes.defaults import TaskDefaults
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.factors import WeightedParameters, item_biases, weigh, weighted_mean, with_weight
 from protocols.recipes.pfedclr import PFedCLR
-from protocols.recipes.registry import recipe
+from protocols.recipes.registry import recipe, recipe_entry
 from protocols.recipes.rows import expected_touches
 from protocols.task_terms import check_combination
 
@@ -294,6 +298,27 @@ def test_recommended_parameters_give_way_to_those_that_are_named() -> None:
     assert parameters_for("colr", {"items": 3}, "paper") == {"items": 3, **touched}
     assert parameters_for("rfrec", {"items": 3, "variant": "paper"}) == {"items": 3, "variant": "paper"}
     assert parameters_for("colr", {"items": 3, "item_bias": "none"}) == {"items": 3, "item_bias": "none"}
+
+
+def test_the_entry_of_a_recipe_says_what_its_new_tasks_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of another package, too; its own hook sees what is known of the task."""
+    defaults = TaskDefaults(
+        recommended={"dim": 5},
+        started={"learning_rate": 0.5},
+        adjust=lambda chosen, given, facts: {**chosen, "epochs": facts.clients},
+    )
+    here = SimpleNamespace(ENTRY=replace(recipe_entry("fedmf"), name="theirs", defaults=defaults))
+    monkeypatch.setitem(sys.modules, "theirs", here)  # type: ignore[arg-type]
+    monkeypatch.setattr(plugins, "_found", lambda group: (("theirs", "theirs:ENTRY"),))
+    assert parameters_for("theirs", {"items": 9}, clients=7) == {"items": 9, "dim": 5, "epochs": 7}
+    assert parameters_for("theirs", {"dim": 2}, started=True) == {"dim": 2, "learning_rate": 0.5, "epochs": None}
+    assert parameters_for("theirs", {}, "paper") == {}
+    assert RECOMMENDED["theirs"] == {"dim": 5}
+    assert {"theirs", "colr"} <= set(STARTED)
+    assert "theirs" not in NOISY
+    assert "nobodys" not in RECOMMENDED
+    with pytest.raises(ParameterError, match="unknown recipe"):
+        parameters_for("nobodys", {})
 
 
 def test_the_choice_follows_from_data_budget_and_mechanism() -> None:
