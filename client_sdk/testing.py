@@ -27,7 +27,8 @@ from client_sdk.training.base import ClientSide, LocalResult, TrainingConfig, wh
 from protocols.contribution import TaskSum, make, plan_of_task, without_participation
 from protocols.errors import CodecError, HushRecError, ParameterError
 from protocols.layout import TRAINED
-from protocols.recipes.base import ItemParameters, ModelState, Reach, Recipe, RoundSpec, main_layout
+from protocols.recipes.base import ItemParameters, ModelState, Recipe, RoundSpec, main_layout
+from protocols.recipes.bounds import Reach
 from protocols.recipes.registry import recipe, recipe_entry
 from protocols.recipes.state import encode
 from protocols.sums.base import SumPlan, new_keyring

@@ -17,7 +17,8 @@ from protocols.messages import MechanismChoice, OrganiserPin, RecipeChoice, Roun
 from protocols.messages.base import HexDigest, Key32, Message
 from protocols.messages.privacy import Privacy
 from protocols.messages.rounds import Evaluation
-from protocols.recipes.base import ItemParameters, ModelState, Reach, Recipe, RoundSpec, main_layout
+from protocols.recipes.base import ItemParameters, ModelState, Recipe, RoundSpec, main_layout
+from protocols.recipes.bounds import Reach
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.private import sums_needed, with_privacy
 from protocols.recipes.registry import recipe as make_recipe

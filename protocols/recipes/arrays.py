@@ -47,14 +47,11 @@ from protocols.recipes.base import (
     Local,
     ModelState,
     PartOfSum,
-    Reach,
     Recipe,
     RoundSpec,
-    Sensitivity,
     check_follows,
-    noise_level,
-    require_within,
 )
+from protocols.recipes.bounds import Reach, Sensitivity, noise_level, require_within
 from protocols.recipes.factors import WEIGHTS_WARNING
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import StateField, StateFields, decode, state_as

@@ -18,8 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 
 from protocols.crypto.keys import derive_seed
 from protocols.crypto.random import Randomness
-from protocols.errors import CodecError, ParameterError
+from protocols.errors import ParameterError
 from protocols.layout import Floats, Route, VectorLayout, whole_route
+from protocols.recipes.bounds import Reach, Sensitivity
 from protocols.recipes.state import (
     SUM_INDEX,
     StateFields,
@@ -61,42 +62,6 @@ class RoundSpec:
     noise: float = 0.0
     """Standard deviation of the noise in every value of the sum that `absorb` is given; 0.0 for a task without a
     privacy block."""
-
-
-@dataclass(frozen=True)
-class Sensitivity:
-    """What bounds the change of a sum when one client's contribution is replaced by zeros."""
-
-    l2: float | None = None
-    """Bound on the L2 norm of a contribution that follows from what it is; None: the task's clip, which adapts."""
-    counts: bool = False
-    """All values are 0 or 1, so that a contribution is limited to the task's `most_items` ones."""
-    per_item: int = 0
-    """Values that are not 0 for each item of a client; 0 if all may be. It decides how fine steps are, not how private
-    sums are."""
-
-
-@dataclass(frozen=True)
-class Reach:
-    """How far the sums of a task can move its model: what a client checks a state by that it did not compute itself."""
-
-    sums: int
-    """Sums that can be in the state."""
-    fewest: int
-    most: int
-    """Contributions to a sum."""
-    largest: float | None = None
-    """Size of a value of a contribution in the recipe's units, noise included, in a task with a privacy block; None:
-    the recipe's clip bounds it."""
-
-    @property
-    def of_mean(self) -> float:
-        """How many times larger than the largest value of a contribution a value of their mean can be.
-
-        Above 1 because one bad contribution can make the sum as large as the largest round allows, which must not end a
-        task.
-        """
-        return self.most / self.fewest
 
 
 @dataclass(frozen=True)
@@ -454,43 +419,6 @@ class Recipe(ABC):
         return self.decode_state(round_number, body)
 
 
-class RecipeAround(Recipe):
-    """A recipe around `inner`, a recipe with one device group, of which it keeps what it does not define itself."""
-
-    inner: Recipe
-
-    @property
-    def own(self) -> Recipe:
-        return self.inner.own
-
-    def layer(self, kind: type[K]) -> K | None:
-        return self if isinstance(self, kind) else self.inner.layer(kind)
-
-    @property
-    def name(self) -> str:
-        return self.inner.name
-
-    @property
-    def parameters(self) -> RecipeParameters:
-        return self.inner.parameters
-
-    @property
-    def predicts_ratings(self) -> bool:
-        return self.inner.predicts_ratings
-
-    @property
-    def by_snapshot(self) -> bool:
-        return self.inner.by_snapshot
-
-    @property
-    def main_sum(self) -> int:
-        return self.inner.main_sum
-
-    def round_spec(self, task_seed: bytes, number: int, sum_index: int | None = None) -> RoundSpec:
-        """Return the wrapped recipe's broadcast, with the index of the sum among all sums of the task."""
-        return self.inner.round_spec(task_seed, number, sum_index)
-
-
 def check_follows(state: ModelState, spec: RoundSpec, *, every_sum: bool = False) -> None:
     """Raise `ParameterError` unless the round of `spec` comes after that of `state`, and its sum after the state's.
 
@@ -507,28 +435,9 @@ def check_follows(state: ModelState, spec: RoundSpec, *, every_sum: bool = False
         )
 
 
-def require_within(values: NDArray[np.floating], bound: Floats | float, what: str) -> None:
-    """Raise `CodecError` for a value, or a row of (n, d), whose size is above its bound, a number or (n,).
-
-    The size of a row is its L2 norm. what: the name of the values in the error's text.
-    """
-    with np.errstate(over="ignore"):  # becomes infinite, which is refused
-        sizes = np.abs(values) if values.ndim < 2 else np.sqrt(np.einsum("ij,ij->i", values, values))
-    if not (sizes <= bound).all():
-        raise CodecError(
-            f"{what} of a model state are up to {float(sizes.max()):g} in size: more than sums of this task can make "
-            "of them"
-        )
-
-
 def main_layout(recipe: Recipe) -> VectorLayout | None:
     """Return the layout of the main sum, whose keys the other sums use; None if the first sum is the main one."""
     return recipe.layout(recipe.main_sum) if recipe.main_sum > 1 else None
-
-
-def noise_level(noise: float) -> float:
-    """Return twice the deviation `noise`: a count of 0 has a larger sum for 1 item in 40. 0.0 without noise."""
-    return 2.0 * noise
 
 
 PartOfSum = Callable[[int, int], Floats]

@@ -54,17 +54,8 @@ from protocols.layout import (
     lowered,
     whole_route,
 )
-from protocols.recipes.base import (
-    Clip,
-    Contribution,
-    FactorState,
-    Local,
-    ModelState,
-    Reach,
-    RoundSpec,
-    Sensitivity,
-    Update,
-)
+from protocols.recipes.base import Clip, Contribution, FactorState, Local, ModelState, RoundSpec, Update
+from protocols.recipes.bounds import Reach, Sensitivity
 from protocols.recipes.defaults import TaskDefaults
 from protocols.recipes.factors import bounded, clip_blocks, dense_rows
 from protocols.recipes.registry import RecipeEntry

@@ -36,18 +36,9 @@ import numpy as np
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import REPEATED_HELD_OUT, Block, Floats, Route, Segment, VectorLayout
 from protocols.messages.rounds import Evaluation
-from protocols.recipes.base import (
-    Contribution,
-    ItemParameters,
-    Local,
-    ModelState,
-    Reach,
-    Recipe,
-    RecipeAround,
-    RoundSpec,
-    Sensitivity,
-    check_follows,
-)
+from protocols.recipes.around import RecipeAround
+from protocols.recipes.base import Contribution, ItemParameters, Local, ModelState, Recipe, RoundSpec, check_follows
+from protocols.recipes.bounds import Reach, Sensitivity
 from protocols.recipes.evaluation_curve import ADOPTED_ROUND, MEASURES, POPULARITY, Curve, CurvePoint
 from protocols.recipes.factors import BiasedParameters
 from protocols.recipes.state import state_as

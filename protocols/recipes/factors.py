@@ -47,8 +47,8 @@ from protocols.recipes.base import (
     RoundSpec,
     Update,
     check_follows,
-    noise_level,
 )
+from protocols.recipes.bounds import noise_level
 from protocols.recipes.state import state_as
 
 MAX_DIM: Final = 4096

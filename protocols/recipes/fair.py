@@ -43,12 +43,11 @@ from protocols.recipes.base import (
     ItemParameters,
     Local,
     ModelState,
-    Reach,
     Recipe,
     RoundSpec,
     check_follows,
-    require_within,
 )
+from protocols.recipes.bounds import Reach, require_within
 from protocols.recipes.defaults import TaskDefaults
 from protocols.recipes.factors import WeightedParameters, weigh, weight_of, weighted_block, with_weight
 from protocols.recipes.registry import RecipeEntry

@@ -31,7 +31,8 @@ from pydantic import Field, model_validator
 from protocols.crypto.random import normals
 from protocols.layout import TRAINED, Floats, VectorLayout
 from protocols.privacy.laplace import LaplaceNoise, privatise, refuse_exact_sums
-from protocols.recipes.base import MOVES_ALIKE, Clip, Contribution, FactorState, Local, ModelState, Reach, RoundSpec
+from protocols.recipes.base import MOVES_ALIKE, Clip, Contribution, FactorState, Local, ModelState, RoundSpec
+from protocols.recipes.bounds import Reach
 from protocols.recipes.defaults import TaskDefaults
 from protocols.recipes.factors import (
     MAX_DIM,

@@ -43,16 +43,9 @@ from protocols.privacy.noise import (
     skellam,
     within_steps,
 )
-from protocols.recipes.base import (
-    Contribution,
-    Local,
-    ModelState,
-    Reach,
-    Recipe,
-    RecipeAround,
-    RoundSpec,
-    Sensitivity,
-)
+from protocols.recipes.around import RecipeAround
+from protocols.recipes.base import Contribution, Local, ModelState, Recipe, RoundSpec
+from protocols.recipes.bounds import Reach, Sensitivity
 from protocols.recipes.evaluated import Evaluated
 
 FAILED_SUMS: Final = 2

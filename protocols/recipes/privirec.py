@@ -75,7 +75,8 @@ from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
 from protocols.layout import Floats
-from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, check_follows, noise_level
+from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, check_follows
+from protocols.recipes.bounds import noise_level
 from protocols.recipes.next_item import model_of, places, transitions
 from protocols.recipes.nonnegative import corrected, fits
 from protocols.recipes.privirec_defaults import PRIVIREC_DEFAULTS, PRIVIREC_K_DEFAULTS

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import CLIP_SLACK, REPEATED_ROWS, Block, Segment, VectorLayout
 from protocols.privacy.equations import equations_within, most_equations
-from protocols.recipes.base import ModelState, Reach, Recipe, Sensitivity, require_within
+from protocols.recipes.base import ModelState, Recipe
+from protocols.recipes.bounds import Reach, Sensitivity, require_within
 from protocols.recipes.next_item import next_equations, next_length
 from protocols.recipes.privirec_parameters import GRAM_CONSENT, PriviRecKParameters
 from protocols.recipes.privirec_state import PriviRecState, rows_of_all, triangle_of_all

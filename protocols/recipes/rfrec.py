@@ -48,12 +48,11 @@ from protocols.recipes.base import (
     FactorState,
     Local,
     ModelState,
-    Reach,
     Recipe,
     RoundSpec,
     check_follows,
-    require_within,
 )
+from protocols.recipes.bounds import Reach, require_within
 from protocols.recipes.defaults import TaskDefaults
 from protocols.recipes.factors import clip_blocks, noise_warning
 from protocols.recipes.registry import RecipeEntry

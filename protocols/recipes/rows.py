@@ -33,18 +33,8 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import CLIP_SLACK, TRAINED, Block, Floats, Route, Segment, VectorLayout, whole_route
-from protocols.recipes.base import (
-    Contribution,
-    FactorState,
-    Local,
-    ModelState,
-    Reach,
-    Recipe,
-    RoundSpec,
-    Sensitivity,
-    noise_level,
-    require_within,
-)
+from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Recipe, RoundSpec
+from protocols.recipes.bounds import Reach, Sensitivity, noise_level, require_within
 from protocols.recipes.factors import (
     BiasedParameters,
     CountedFactors,

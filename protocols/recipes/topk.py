@@ -36,7 +36,8 @@ from pydantic import Field, model_validator
 from protocols.crypto.random import permutation
 from protocols.errors import CodecError
 from protocols.layout import TRAINED, Block, Floats, Segment, VectorLayout, clip_to_bounds
-from protocols.recipes.base import Contribution, FactorState, Local, ModelState, Reach, RoundSpec
+from protocols.recipes.base import Contribution, FactorState, Local, ModelState, RoundSpec
+from protocols.recipes.bounds import Reach
 from protocols.recipes.defaults import TaskDefaults
 from protocols.recipes.factors import CountedFactors, bounded, dense_rows
 from protocols.recipes.registry import RecipeEntry

@@ -13,7 +13,7 @@ import pytest
 
 from client_sdk.training.mf import MFConfig, train_locally
 from protocols.errors import CodecError
-from protocols.recipes.base import Reach
+from protocols.recipes.bounds import Reach
 from protocols.recipes.registry import recipe as recipe_of
 from tests.support.browser import CLIENTS, RecordedDemo, following_demo, recorded_demo
 from tests.support.needs import required

@@ -13,7 +13,8 @@ from protocols.errors import CodecError, ParameterError
 from protocols.exposure import check_equations, exposures
 from protocols.messages import Schedule
 from protocols.privacy.equations import most_equations
-from protocols.recipes.base import Local, Reach
+from protocols.recipes.base import Local
+from protocols.recipes.bounds import Reach
 from protocols.recipes.next_item import model_of, next_equations, next_length, places, trail, transitions
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState

@@ -15,7 +15,8 @@ from client_sdk.training.privirec import components_of
 from protocols.advice import NOISY, parameters_for
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation
-from protocols.recipes.base import Local, Reach, Recipe, Sensitivity, noise_level
+from protocols.recipes.base import Local, Recipe
+from protocols.recipes.bounds import Reach, Sensitivity, noise_level
 from protocols.recipes.evaluated import with_evaluation
 from protocols.recipes.factors import CountedFactors
 from protocols.recipes.privirec import PriviRecK

@@ -11,7 +11,8 @@ import pytest
 
 from protocols.advice import parameters_for
 from protocols.errors import CodecError, ParameterError
-from protocols.recipes.base import Local, Reach
+from protocols.recipes.base import Local
+from protocols.recipes.bounds import Reach
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe
 from protocols.recipes.validation import SETTINGS, Setting, chosen_setting, held_out
