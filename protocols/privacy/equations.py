@@ -11,7 +11,7 @@ equations for each row of the unknown P, the item-item matrix. Three counts limi
 - a row of P is sparse and not negative: an item with few owners occurs with few others, and such a row follows from
   fewer equations than unknowns (Donoho and Tanner, PNAS 2005, theorem 1.1).
 
-The last one is the sharpest. `bench/exposure.py` solves for such rows by least squares, by linear programming and by
+The last one is the sharpest. `bench/spectral.py` solves for such rows by least squares, by linear programming and by
 expectation propagation (Minka, UAI 2001) over 200 rows at once, which uses that P is symmetric. There are two bounds,
 and no solver reads a row within twice of both:
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from bench.experiments.linked import linked, population
-from bench.exposure import SPLITS, data_of, spectral, trained
+from bench.exposure import SPLITS, data_of, trained
 from bench.known import EASE_WEIGHTS, auc, by_others, exact, half, told
+from bench.spectral import spectral
 from protocols.privacy.equations import most_equations
 
 
