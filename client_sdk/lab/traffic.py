@@ -26,11 +26,6 @@ from protocols.task_terms import states_chain
 
 MIB: Final = 2**20
 _FLOAT32: Final = 4
-_ROSTER_HEAD: Final = 4
-_ROSTER_ENTRY: Final = 178
-"""Identity key, mailbox key, membership certificate, name of the advertisement, and the length of the id."""
-_COMMITTEE_KEY: Final = 1428
-"""Signed key of a member of the committee, and its length, without the id."""
 _CLIENT_ID: Final = 22
 """Length of a client id of this version's server."""
 _SEED: Final = bytes(32)
@@ -130,39 +125,12 @@ def wire_traffic(
         by_snapshot = recipe.by_snapshot and plan.opened_by == "anyone" and not is_chained
         asked = recipe.device_group_of(sum_index) == device_group
         if asked:
-            more_up, more_down = _handshake(plan, clients)
+            more_up, more_down = plan.other_bytes(clients, _CLIENT_ID)
             up += plan.contribution_bytes(route) + more_up
             down += more_down
         if asked or not by_snapshot:
             model += recipe.view_bytes(sum_index, device_group) if by_snapshot else plan.aggregate_bytes
     return TaskTraffic(rounds, up, down + model, model)
-
-
-def _handshake(plan: SumPlan, clients: int) -> tuple[int, int]:
-    """Bytes up and down of a round without the contribution, for one client when no client drops out.
-
-    Of a masked round the messages of all stages, of a one-shot round the ticket and the committee's keys.
-    """
-    if plan.mechanism == "oneshot":
-        from protocols.sums.oneshot.plan import OneshotPlan
-
-        oneshot = OneshotPlan.of(plan)
-        return oneshot.ticket_bytes, -(-oneshot.committee * (_COMMITTEE_KEY + _CLIENT_ID) * 4 // 3)  # base64url
-    if plan.mechanism != "masked":
-        return 0, 0
-    from protocols.sums.masked import wire
-    from protocols.sums.masked.parameters import upload_bytes
-    from protocols.sums.masked.plan import MaskedPlan
-
-    own = MaskedPlan.of(plan)
-    neighbourhood = own.neighbourhood(clients)
-    stages = upload_bytes(neighbourhood, own.layout.length, own.bits)
-    up = sum(stages.values()) - stages["contribute"]
-    down = _ROSTER_HEAD + clients * (_ROSTER_ENTRY + _CLIENT_ID) + neighbourhood.degree * wire.ADVERTISEMENT_BYTES
-    down += wire.inbox_bytes(clients, neighbourhood.degree, (neighbourhood.degree + 1) // 2) + wire.set_bytes(clients)
-    if plan.confirms:
-        down += wire.confirmations_bytes(clients)
-    return up, down
 
 
 def _sums(recipe: Recipe, rounds: int, device_group: int) -> Iterator[tuple[VectorLayout, Route, int]]:

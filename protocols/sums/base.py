@@ -129,6 +129,14 @@ class SumPlan(ABC):
         """Length of what is before the contribution in an upload and is not summed."""
         return 0
 
+    def other_bytes(self, clients: int, id_bytes: int) -> tuple[int, int]:
+        """Return the bytes up and down of a round besides contribution, sum and model, for one client when none drops
+        out.
+
+        clients: in the round. id_bytes: length of a client's id.
+        """
+        return 0, 0
+
     @property
     def confirms(self) -> bool:
         """Whether clients confirm the set of survivors before the sum opens."""

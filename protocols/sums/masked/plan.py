@@ -25,6 +25,7 @@ from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
 from protocols.sums.base import COUNT_BYTES, Blocks, Buffer, SumPlan
 from protocols.sums.groups import MIN_CLIENTS, require_groups, split_groups, trust_of_groups
+from protocols.sums.masked import wire
 from protocols.sums.masked.parameters import (
     MOST_CLIENTS,
     MaskedParameters,
@@ -32,6 +33,7 @@ from protocols.sums.masked.parameters import (
     Neighbourhood,
     choose_neighbourhood,
     quorum,
+    upload_bytes,
 )
 from protocols.sums.ring import RingMechanism, RingPlan, encode_vector, require_fit
 from protocols.sums.wire import (
@@ -140,6 +142,16 @@ class MaskedPlan(RingPlan):
     def contribution_bytes(self, route: Route) -> int:
         self.layout.check_route(route)
         return packed_bytes(self.layout.length, self.bits)
+
+    def other_bytes(self, clients: int, id_bytes: int) -> tuple[int, int]:
+        from protocols.sums.masked.roster import roster_bytes  # which needs the plan
+
+        own = self.neighbourhood(clients)
+        stages = upload_bytes(own, self.layout.length, self.bits)
+        down = roster_bytes(clients, id_bytes, own.degree) + wire.set_bytes(clients)
+        down += wire.inbox_bytes(clients, own.degree, (own.degree + 1) // 2)
+        confirmations = wire.confirmations_bytes(clients) if self.confirms else 0
+        return sum(stages.values()) - stages["contribute"], down + confirmations
 
     def describe(self) -> dict[str, Any]:
         return {

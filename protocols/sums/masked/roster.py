@@ -224,9 +224,14 @@ class Roster:
             raise ThresholdError(stage, self.threshold, int(counts.min()), self.entries[worst].client_id)
 
 
+def roster_bytes(clients: int, id_bytes: int, neighbours: int) -> int:
+    """Return the length of a roster of so many clients with the advertisements of so many; id_bytes: of each id."""
+    return _COUNT.size + clients * (1 + id_bytes + sum(_LENGTHS)) + neighbours * ADVERTISEMENT_BYTES
+
+
 def longest_roster(cohort: int) -> int:
     """Return the length in bytes of the longest handout of a roster, in a round that asked `cohort` clients."""
-    return _COUNT.size + cohort * (1 + LONGEST_ID + sum(_LENGTHS) + ADVERTISEMENT_BYTES)
+    return roster_bytes(cohort, LONGEST_ID, cohort)
 
 
 def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster:

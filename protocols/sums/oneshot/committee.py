@@ -31,7 +31,7 @@ from protocols.crypto.sealing import SealingKey, check_sealing_key, seal
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.sums.base import Buffer
 from protocols.sums.oneshot.plan import OneshotContext, OneshotParameters, OneshotPlan
-from protocols.sums.oneshot.wire import CommitteeKey, Statement
+from protocols.sums.oneshot.wire import CommitteeKey, Statement, key_bytes
 
 IsCommitteeMember = Callable[[CommitteeKey], bool]
 """Whether a member's identity key is accepted: by its certificate for the role "committee", or by pinned keys."""
@@ -123,6 +123,11 @@ def _signed(task_id: str, round_number: int, member_id: str, public: bytes) -> b
 _LENGTH: Final = struct.Struct("<H")
 _NO_SIGNATURE: Final = bytes(SIGNATURE_BYTES)
 _MOST_MEMBERS: Final = OneshotParameters.model_fields["committee"].metadata[1].le
+
+
+def keys_bytes(members: int, id_bytes: int) -> int:
+    """Return the length of `join_keys` of so many members' keys; id_bytes: of each id."""
+    return members * (_LENGTH.size + key_bytes(id_bytes))
 
 
 def join_keys(keys: Iterable[bytes]) -> bytes:

@@ -182,6 +182,11 @@ class OneshotPlan(RingPlan):
         """Length of what a client sends besides its contribution: key, signature and sealed shares."""
         return KEY_BYTES + SIGNATURE_BYTES + self.committee * self.sealed_bytes
 
+    def other_bytes(self, clients: int, id_bytes: int) -> tuple[int, int]:
+        from protocols.sums.oneshot.committee import keys_bytes  # which needs the plan
+
+        return self.ticket_bytes, -(-4 * keys_bytes(self.committee, id_bytes) // 3)  # in base64url
+
     @property
     def summed_share_bytes(self) -> int:
         """Length of a member's summed shares, one for each group, with its signature of all."""

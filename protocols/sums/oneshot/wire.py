@@ -28,7 +28,13 @@ from protocols.sums.oneshot.plan import OneshotPlan
 _KEY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, SEALING_KEY_BYTES, SIGNATURE_BYTES)
 """Lengths of the fields of a committee key, after the id."""
 
-LONGEST_KEY: Final = 1 + LONGEST_ID + sum(_KEY_LENGTHS)
+
+def key_bytes(id_bytes: int) -> int:
+    """Return the length of an encoded committee key of a member whose id has so many bytes."""
+    return 1 + id_bytes + sum(_KEY_LENGTHS)
+
+
+LONGEST_KEY: Final = key_bytes(LONGEST_ID)
 """Length in bytes of the longest encoded committee key."""
 
 

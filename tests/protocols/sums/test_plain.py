@@ -38,6 +38,7 @@ def test_a_mechanism_that_overrides_nothing_has_no_keys_and_makes_nothing_ahead(
     with pytest.raises(ParameterError, match="names no public key"):
         PLAIN.name_public_key({}, b"key")
     assert PLAIN.pieces(PLAN) == 0
+    assert PLAN.other_bytes(100, 22) == (0, 0)
     with pytest.raises(ParameterError, match="makes no part of a contribution ahead"):
         PLAIN.make_piece(PLAN, made_up_keyring(small_plan()))
     taken = PLAIN.seal_ahead(PLAN, ROUTE, values, None, lambda n: pytest.fail(f"it takes {n} pieces"))

@@ -62,6 +62,20 @@ from tests.protocols.sums.masked.rounds import (
 )
 
 
+@pytest.mark.parametrize("mode", ["semi-malicious", "curious"])
+def test_the_plan_says_how_many_bytes_a_round_has_besides_the_vectors(mode: Mode) -> None:
+    """Of a client with as many neighbours before it in the roster as after it, and ids of five characters."""
+    played = new_round(9, mode).advertise().share().contribute()
+    if mode == "semi-malicious":
+        played.confirm()
+    played.unmask()
+    name = played.roster.entries[4].client_id
+    sent = (played.entries[name].advertisement, played.shares[name], played.replies[name])
+    received = (played.roster.handout(name), played.inboxes[name], played.survivors, *played.confirmations.values())
+    up = sum(map(len, sent)) + len(played.confirmations.get(name, b""))
+    assert played.context.plan.other_bytes(9, len(name)) == (up, sum(map(len, received)))
+
+
 class WithoutMasks(MaskedMechanism, OneMessage):
     """Contributions as a round makes them, less the masks."""
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
-from protocols.codec import Reader
+from protocols.codec import Reader, b64encode
 from protocols.crypto.keys import Keyring
 from protocols.errors import CodecError, ContributionError, ParameterError, RefusalError, ThresholdError
 from protocols.layout import Route, Segment
@@ -19,6 +19,7 @@ from protocols.sums.base import OneMessage, SumPlan
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import (
     check_committee_key,
+    join_keys,
     make_committee,
     make_committee_key,
     open_share,
@@ -30,7 +31,14 @@ from protocols.sums.oneshot.plan import OneshotPlan, OneshotPolicy, encode, make
 from protocols.sums.oneshot.run import run_oneshot_sum
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload, survivors_digest
 from tests.protocols.sums.conformance import MechanismConformance, one_block
-from tests.protocols.sums.oneshot.rounds import Round, small_plan
+from tests.protocols.sums.oneshot.rounds import CLIENTS, Round, small_plan
+
+
+def test_the_plan_says_how_many_bytes_a_round_has_besides_the_vectors() -> None:
+    played = Round(small_plan()).contribute()
+    keys = b64encode(join_keys(key.encode() for key in played.committee.members))
+    ticket = played.uploads[played.names[0]].ticket
+    assert played.plan.other_bytes(CLIENTS, len("m0")) == (len(ticket.encode()), len(keys))
 
 
 class WithoutMasks(OneshotMechanism, OneMessage):
