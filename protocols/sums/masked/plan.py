@@ -144,11 +144,9 @@ class MaskedPlan(RingPlan):
         return packed_bytes(self.layout.length, self.bits)
 
     def other_bytes(self, clients: int, id_bytes: int) -> tuple[int, int]:
-        from protocols.sums.masked.roster import roster_bytes  # which needs the plan
-
         own = self.neighbourhood(clients)
         stages = upload_bytes(own, self.layout.length, self.bits)
-        down = roster_bytes(clients, id_bytes, own.degree) + wire.set_bytes(clients)
+        down = wire.roster_bytes(clients, id_bytes, own.degree) + wire.set_bytes(clients)
         down += wire.inbox_bytes(clients, own.degree, (own.degree + 1) // 2)
         confirmations = wire.confirmations_bytes(clients) if self.confirms else 0
         return sum(stages.values()) - stages["contribute"], down + confirmations

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from protocols.codec import LONGEST_ID, Reader, join_named, split_named
-from protocols.crypto.certificates import CERTIFICATE_BYTES, shares_subject
-from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, digest, domain_tag, verifies
+from protocols.crypto.certificates import shares_subject
+from protocols.crypto.keys import digest, domain_tag, verifies
 from protocols.crypto.random import permutation
 from protocols.crypto.sealing import agreement_key
 from protocols.errors import CodecError, ParameterError, RefusalError, ThresholdError
@@ -32,7 +32,7 @@ from protocols.sums.masked import wire
 from protocols.sums.masked.masks import seed_commitment
 from protocols.sums.masked.parameters import Neighbourhood
 from protocols.sums.masked.plan import RoundContext
-from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, Advertisement, decode_advertisement
+from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, ENTRY_LENGTHS, Advertisement, decode_advertisement
 
 _PURPOSE = "masked sum graph"
 V = TypeVar("V")
@@ -59,7 +59,6 @@ def neighbours(clients: int, degree: int, seed: bytes) -> NDArray[np.int32]:
 
 
 _COUNT: Final = struct.Struct("<I")
-_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, DIGEST_BYTES)
 
 
 def advertisement_name(advertisement: Buffer) -> bytes:
@@ -92,7 +91,9 @@ class RosterEntry:
         """Return the bytes of this member in the roster; `ParameterError` unless every field has its length."""
         if len(self.advertisement) not in (0, ADVERTISEMENT_BYTES):
             raise ParameterError(f"an advertisement has {ADVERTISEMENT_BYTES} bytes, got {len(self.advertisement)}")
-        return join_named(self.client_id, (self.identity_key, self.mailbox_key, self.certificate, self.name), _LENGTHS)
+        return join_named(
+            self.client_id, (self.identity_key, self.mailbox_key, self.certificate, self.name), ENTRY_LENGTHS
+        )
 
     @cached_property
     def advertised(self) -> Advertisement:
@@ -224,14 +225,9 @@ class Roster:
             raise ThresholdError(stage, self.threshold, int(counts.min()), self.entries[worst].client_id)
 
 
-def roster_bytes(clients: int, id_bytes: int, neighbours: int) -> int:
-    """Return the length of a roster of so many clients with the advertisements of so many; id_bytes: of each id."""
-    return _COUNT.size + clients * (1 + id_bytes + sum(_LENGTHS)) + neighbours * ADVERTISEMENT_BYTES
-
-
 def longest_roster(cohort: int) -> int:
     """Return the length in bytes of the longest handout of a roster, in a round that asked `cohort` clients."""
-    return roster_bytes(cohort, LONGEST_ID, cohort)
+    return wire.roster_bytes(cohort, LONGEST_ID, cohort)
 
 
 def make_roster(context: RoundContext, entries: Iterable[RosterEntry]) -> Roster:
@@ -302,7 +298,7 @@ def _split(context: RoundContext, body: bytes, number: Callable[[int], int]) -> 
 def _read_roster(context: RoundContext, body: bytes) -> Roster:
     reader = Reader(body)
     (count,) = _COUNT.unpack(reader.fixed(_COUNT.size))
-    named = [split_named(reader, _LENGTHS) for _ in range(count)]
+    named = [split_named(reader, ENTRY_LENGTHS) for _ in range(count)]
     reader.finish()
     entries = tuple(
         RosterEntry(client_id, identity, mailbox, certificate, b"", stated)

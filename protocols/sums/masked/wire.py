@@ -22,6 +22,7 @@ from typing import Final
 import numpy as np
 
 from protocols.codec import exact
+from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES
 from protocols.crypto.sealing import SEALED_OVERHEAD, SEALING_KEY_BYTES
 from protocols.errors import CodecError
@@ -30,6 +31,9 @@ from protocols.sums.masked.shamir import SHARE_BYTES
 
 CONFIRMATION_BYTES: Final = SIGNATURE_BYTES
 ADVERTISEMENT_BYTES: Final = 2 * SEALING_KEY_BYTES + DIGEST_BYTES + SIGNATURE_BYTES
+ENTRY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, DIGEST_BYTES)
+"""Lengths of what a roster has of a member after the id: identity key, mailbox key, certificate, and the digest that
+stands for its advertisement."""
 COMMITMENT_BYTES: Final = 16
 SEALED_BYTES: Final = 2 * SHARE_BYTES + SEALED_OVERHEAD + 2 * COMMITMENT_BYTES
 """Two shares, sealed; then a commitment to each share, in clear."""
@@ -64,6 +68,11 @@ def decode_advertisement(body: Buffer) -> Advertisement:
     view = bytes(exact(body, ADVERTISEMENT_BYTES, "an advertisement"))
     keys, rest = view[: 2 * SEALING_KEY_BYTES], view[2 * SEALING_KEY_BYTES :]
     return Advertisement(keys[:SEALING_KEY_BYTES], keys[SEALING_KEY_BYTES:], rest[:DIGEST_BYTES], rest[DIGEST_BYTES:])
+
+
+def roster_bytes(members: int, id_bytes: int, degree: int) -> int:
+    """Return the length in bytes of what a client with `degree` neighbours receives of a roster; id_bytes: of each id."""
+    return 4 + members * (1 + id_bytes + sum(ENTRY_LENGTHS)) + degree * ADVERTISEMENT_BYTES
 
 
 def share_bytes(degree: int, later: int) -> int:

@@ -12,7 +12,6 @@ and model that it was made for. Who made it, the client's signature says.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,8 +29,8 @@ from protocols.crypto.random import Randomness
 from protocols.crypto.sealing import SealingKey, check_sealing_key, seal
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.plan import OneshotContext, OneshotParameters, OneshotPlan
-from protocols.sums.oneshot.wire import CommitteeKey, Statement, key_bytes
+from protocols.sums.oneshot.plan import KEY_PREFIX, OneshotContext, OneshotParameters, OneshotPlan
+from protocols.sums.oneshot.wire import CommitteeKey, Statement
 
 IsCommitteeMember = Callable[[CommitteeKey], bool]
 """Whether a member's identity key is accepted: by its certificate for the role "committee", or by pinned keys."""
@@ -120,19 +119,13 @@ def _signed(task_id: str, round_number: int, member_id: str, public: bytes) -> b
     return domain_tag("oneshot committee key", task_id, round_number, member_id, public)
 
 
-_LENGTH: Final = struct.Struct("<H")
 _NO_SIGNATURE: Final = bytes(SIGNATURE_BYTES)
 _MOST_MEMBERS: Final = OneshotParameters.model_fields["committee"].metadata[1].le
 
 
-def keys_bytes(members: int, id_bytes: int) -> int:
-    """Return the length of `join_keys` of so many members' keys; id_bytes: of each id."""
-    return members * (_LENGTH.size + key_bytes(id_bytes))
-
-
 def join_keys(keys: Iterable[bytes]) -> bytes:
     """Return the encoded keys of a committee, each after its length (uint16, little-endian)."""
-    return b"".join(_LENGTH.pack(len(key)) + key for key in keys)
+    return b"".join(KEY_PREFIX.pack(len(key)) + key for key in keys)
 
 
 def split_keys(body: Buffer) -> list[CommitteeKey]:
@@ -141,7 +134,7 @@ def split_keys(body: Buffer) -> list[CommitteeKey]:
     while not reader.is_empty:
         if len(keys) == _MOST_MEMBERS:
             raise CodecError(f"a committee has at most {_MOST_MEMBERS} members")
-        (length,) = _LENGTH.unpack(reader.fixed(_LENGTH.size))
+        (length,) = KEY_PREFIX.unpack(reader.fixed(KEY_PREFIX.size))
         keys.append(CommitteeKey.decode(reader.fixed(length)))
     return keys
 

@@ -8,6 +8,7 @@ appears twice, as in masked sums (docs/adr/0004-blocks-and-routes.md).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
-from protocols.crypto.sealing import SEALED_OVERHEAD
+from protocols.crypto.sealing import SEALED_OVERHEAD, SEALING_KEY_BYTES
 from protocols.errors import ParameterError, RefusalError, to_accept
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
@@ -107,6 +109,17 @@ class OneshotPolicy:
             raise RefusalError(f"{what} {clients} clients; this policy requires at least {self.min_cohort}")
 
 
+KEY_PREFIX: Final = struct.Struct("<H")
+"""The length of a key of the committee, before it where all are handed out."""
+KEY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, SEALING_KEY_BYTES, SIGNATURE_BYTES)
+"""Lengths of its fields, after the id."""
+
+
+def key_bytes(id_bytes: int) -> int:
+    """Return the length of an encoded committee key of a member whose id has so many bytes."""
+    return 1 + id_bytes + sum(KEY_LENGTHS)
+
+
 @dataclass(frozen=True)
 class OneshotPlan(RingPlan):
     """The plan of a one-shot sum; all parties compute the same from the task's parameters."""
@@ -183,9 +196,8 @@ class OneshotPlan(RingPlan):
         return KEY_BYTES + SIGNATURE_BYTES + self.committee * self.sealed_bytes
 
     def other_bytes(self, clients: int, id_bytes: int) -> tuple[int, int]:
-        from protocols.sums.oneshot.committee import keys_bytes  # which needs the plan
-
-        return self.ticket_bytes, -(-4 * keys_bytes(self.committee, id_bytes) // 3)  # in base64url
+        keys = self.committee * (KEY_PREFIX.size + key_bytes(id_bytes))
+        return self.ticket_bytes, -(-4 * keys // 3)  # in base64url
 
     @property
     def summed_share_bytes(self) -> int:

@@ -21,18 +21,8 @@ from typing import Final
 from protocols.codec import LONGEST_ID, Reader, exact, join_named, split_named
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SIGNATURE_BYTES, digest
-from protocols.crypto.sealing import SEALING_KEY_BYTES
 from protocols.sums.base import Buffer
-from protocols.sums.oneshot.plan import OneshotPlan
-
-_KEY_LENGTHS: Final = (KEY_BYTES, KEY_BYTES, CERTIFICATE_BYTES, SEALING_KEY_BYTES, SIGNATURE_BYTES)
-"""Lengths of the fields of a committee key, after the id."""
-
-
-def key_bytes(id_bytes: int) -> int:
-    """Return the length of an encoded committee key of a member whose id has so many bytes."""
-    return 1 + id_bytes + sum(_KEY_LENGTHS)
-
+from protocols.sums.oneshot.plan import KEY_LENGTHS, OneshotPlan, key_bytes
 
 LONGEST_KEY: Final = key_bytes(LONGEST_ID)
 """Length in bytes of the longest encoded committee key."""
@@ -63,13 +53,13 @@ class CommitteeKey:
     def encode(self) -> bytes:
         """Return the id behind its length (1 byte), then the fields in order; `ParameterError` for wrong lengths."""
         fields = (self.identity_key, self.mailbox_key, self.certificate, self.round_key, self.signature)
-        return join_named(self.member_id, fields, _KEY_LENGTHS)
+        return join_named(self.member_id, fields, KEY_LENGTHS)
 
     @classmethod
     def decode(cls, body: Buffer) -> CommitteeKey:
         """Inverse of `encode`; `CodecError` for any other form."""
         reader = Reader(body)
-        name, parts = split_named(reader, _KEY_LENGTHS)
+        name, parts = split_named(reader, KEY_LENGTHS)
         reader.finish()
         return cls(name, *parts)
 
