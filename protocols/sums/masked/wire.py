@@ -71,7 +71,7 @@ def decode_advertisement(body: Buffer) -> Advertisement:
 
 
 def roster_bytes(members: int, id_bytes: int, degree: int) -> int:
-    """Return the length in bytes of what a client with `degree` neighbours receives of a roster; id_bytes: of each id."""
+    """Return the length in bytes of the roster of a client with `degree` neighbours; id_bytes: of each id."""
     return 4 + members * (1 + id_bytes + sum(ENTRY_LENGTHS)) + degree * ADVERTISEMENT_BYTES
 
 
