@@ -31,13 +31,11 @@ from protocols.privacy.noise import NoiseTerms, epsilon_of
 from protocols.recipes.private import FAILED_SUMS, Private
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.registry import recipe as make_recipe
+from protocols.recipes.registry import recipe_entry, recipes
 from protocols.task_terms import carriers
 
-NOISY_RECIPES: Final = ("privirec-k", "privirec", "colr", "fedmf", "arrays")
 _INTERACTIONS: Final = 50  # items of a user, where nothing better is known
 
-_WIDTH: Final = 32  # values of an item in the planned tasks of `fedmf` and `arrays`
-_RANK: Final = 4  # values of an item in the planned tasks of `colr`
 _ROUNDS: Final = 100  # rounds of a task that trains
 _COHORT, _SHARE = 1000, 0.01
 """Planned cohort of a task that trains: so many clients, or this share of the users if that is more."""
@@ -153,10 +151,8 @@ def outlook(
     """Return what a task with these sizes costs, and what its noise leaves.
 
     users: in the population. interactions: mean items of a user. parameters: of the recipe, where they are not the
-    planned ones. Raises `ParameterError` for a recipe that is not in `NOISY_RECIPES`, and noise that cannot be drawn.
+    planned ones. Raises `ParameterError` for a recipe that is not planned, and noise that cannot be drawn.
     """
-    if recipe not in NOISY_RECIPES:
-        raise ParameterError(f"no plan for recipe {recipe!r}: choose one of {', '.join(NOISY_RECIPES)}")
     given = parameters_for_noise(recipe, items) if parameters is None else parameters
     return outlook_of(_planned(recipe, given, privacy, sizes), users, items, sizes, interactions)
 
@@ -268,14 +264,22 @@ def _message_bytes(made: Private) -> int:
     return 4 * max(made.layout(sum_index).length for sum_index in made.sum_kinds())
 
 
+def noisy_recipes() -> list[str]:
+    """Return the names of the recipes that are planned, those of spectra first."""
+    entries = [recipe_entry(name) for name in recipes()]
+    planned = [entry for entry in entries if entry.defaults.planned is not None]
+    return [entry.name for entry in sorted(planned, key=lambda entry: not entry.frozen)]
+
+
 def parameters_for_noise(recipe: str, items: int, budget: int = MESSAGE_BUDGET) -> dict[str, Any]:
-    """Return the parameters of a planned task with a privacy block: the recommended ones, where there are any."""
-    if recipe == "arrays":
-        return {"shapes": {"items": [items, _WIDTH]}}
-    if recipe == "fedmf":
-        return {"items": items, "dim": _WIDTH, "item_bias": "counts"}
-    given: dict[str, Any] = {"items": items, "rank": _RANK} if recipe == "colr" else {"items": items}
-    return parameters_for(recipe, given, noisy=True, budget=budget)
+    """Return the parameters of a planned task with a privacy block: the recommended ones, where there are any.
+
+    Raises `ParameterError` for a recipe that is not planned.
+    """
+    planned = recipe_entry(recipe).defaults.planned
+    if planned is None:
+        raise ParameterError(f"no plan for recipe {recipe!r}: choose one of {', '.join(noisy_recipes())}")
+    return parameters_for(recipe, planned(items), noisy=True, budget=budget)
 
 
 def modelled_eigenvalue(j: int, clients: int, items: int, interactions: int) -> float:

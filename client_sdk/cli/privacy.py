@@ -80,10 +80,10 @@ class PlanOptions:
 
         Raises the reason if one recipe was asked for.
         """
-        from protocols.privacy_advice import NOISY_RECIPES, outlook, sizes_for
+        from protocols.privacy_advice import noisy_recipes, outlook, sizes_for
 
         block, found, missing = self.block(), [], {}
-        for name in NOISY_RECIPES if self.recipe is None else (self.recipe,):
+        for name in noisy_recipes() if self.recipe is None else (self.recipe,):
             try:
                 sizes = sizes_for(name, self.users, **picked(self, "rounds", "cohort", "min_clients"))
                 found.append(

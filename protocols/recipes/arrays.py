@@ -52,6 +52,7 @@ from protocols.recipes.base import (
     check_follows,
 )
 from protocols.recipes.bounds import Reach, Sensitivity, noise_level, require_within
+from protocols.recipes.defaults import TaskDefaults
 from protocols.recipes.factors import WEIGHTS_WARNING
 from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.state import StateField, StateFields, decode, state_as
@@ -257,6 +258,7 @@ ENTRY: Final = RecipeEntry(
     make=Arrays,
     client_side="client_sdk.training.arrays:client_side",
     source="McMahan et al., AISTATS 2017; Reddi et al., ICLR 2021. Guide: [your own model](own-model.md)",
+    defaults=TaskDefaults(planned=lambda items: {"shapes": {"items": [items, 32]}}),
 )
 
 

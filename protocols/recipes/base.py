@@ -261,8 +261,7 @@ class Recipe(ABC):
         Raises `ParameterError`, as by default, for what cannot be trained with a privacy block.
         """
         raise ParameterError(
-            f"recipe {self.name!r} cannot be trained with a privacy block; choose one of arrays, colr, fedmf, "
-            "privirec, privirec-k"
+            f"recipe {self.name!r} cannot be trained with a privacy block; hushrec privacy plan lists those that can"
         )
 
     # --- rounds --------------------------------------------------------------------------------------------------

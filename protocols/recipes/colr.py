@@ -103,6 +103,7 @@ FEDMF_ENTRY: Final = RecipeEntry(
         recommended={**_RECOMMENDED, "clip": 0.8, "row_clip": 0.7, "server_rate": 4.0},
         started={**_STARTED, "server_rate": 1.0},
         paper=TOUCHED_ROWS,
+        planned=lambda items: {"items": items, "dim": 32},
         in_groups=True,
     ),
 )
@@ -230,7 +231,11 @@ ENTRY: Final = replace(
     make=CoLR,
     source="Nguyen et al., WWW 2024, eq. 5 to 7",
     defaults=TaskDefaults(
-        recommended={**_RECOMMENDED, "clip": 1.3, "row_clip": 0.4}, started=_STARTED, paper=TOUCHED_ROWS, in_groups=True
+        recommended={**_RECOMMENDED, "clip": 1.3, "row_clip": 0.4},
+        started=_STARTED,
+        paper=TOUCHED_ROWS,
+        planned=lambda items: {"items": items, "rank": 4},
+        in_groups=True,
     ),
 )
 

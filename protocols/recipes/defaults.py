@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-MESSAGE_BUDGET = 10_000_000
+MESSAGE_BUDGET: Final = 10_000_000
 """Bytes of a client's longest message of a `privirec-k` task, unless its maker says otherwise; 4 bytes a value."""
 
 
@@ -53,5 +53,8 @@ class TaskDefaults:
     """Of its paper or its released code; they reveal constants of clients, so they are not defaults."""
     adjust: Adjust | None = None
     """Makes them fit the sizes of the task."""
+    planned: Callable[[int], Mapping[str, Any]] | None = None
+    """From the number of items to what a planned task with a privacy block names (`protocols.privacy_advice`); None for
+    a recipe that is not planned."""
     in_groups: bool = False
     """Whether it was measured what groups stop (`bench/robust.py`) and what they say (`bench/exposure.py`)."""

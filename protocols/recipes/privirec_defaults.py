@@ -94,14 +94,22 @@ def _next_vectors(items: int, safe: int, clients: int, budget: int) -> int:
     return 0
 
 
+def _planned(items: int) -> Mapping[str, Any]:
+    return {"items": items}
+
+
 PRIVIREC_DEFAULTS: Final = TaskDefaults(
-    recommended={**_ROWS, "rayleigh_ritz": True}, noisy={**_NOISY, "iterations": 0}, adjust=_adjust
+    recommended={**_ROWS, "rayleigh_ritz": True},
+    noisy={**_NOISY, "iterations": 0},
+    adjust=_adjust,
+    planned=_planned,
 )
 PRIVIREC_K_DEFAULTS: Final = TaskDefaults(
     recommended=_KRYLOV,
     noisy={**_NOISY, "iterations": 3, "krylov": False, "rayleigh_ritz": True},
     paper={"min_owners": 1, "reveal_gram": True},
     adjust=_adjust_k,
+    planned=_planned,
 )
 """With a privacy block a start from the vectors of an earlier task makes one iteration better than three:
 docs/results.md. The noise in a value does not depend on the number of vectors, and with more of them three iterations

@@ -12,7 +12,7 @@ from protocols.cohorts import places_in_turn
 from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import epsilon_of
-from protocols.privacy_advice import NOISY_RECIPES, Left, modelled_eigenvalue, outlook, sizes_for
+from protocols.privacy_advice import Left, modelled_eigenvalue, noisy_recipes, outlook, sizes_for
 from protocols.recipes.private import FAILED_SUMS, with_privacy
 from protocols.recipes.registry import recipe
 
@@ -80,7 +80,7 @@ def test_no_client_is_asked_more_often_than_planned(users: int, rounds: int, coh
     assert asked.max() + 1 == sizes.sums - FAILED_SUMS
 
 
-@pytest.mark.parametrize("name", NOISY_RECIPES)
+@pytest.mark.parametrize("name", noisy_recipes())
 def test_from_enough_users_on_most_is_left(name: str) -> None:
     block = Privacy(epsilon=4.0, delta=1e-6)
 
@@ -132,7 +132,7 @@ def test_sizes_and_noise_that_cannot_be() -> None:
     for name, block, words in (
         ("colr", Privacy(epsilon=1, delta=1e-3, corrupt=0.9), "lower corrupt"),
         ("colr", Privacy(epsilon=0.01, delta=1e-4), "raise epsilon or min_clients"),
-        ("rfrec", Privacy(epsilon=4, delta=1e-4), "choose one of privirec-k, privirec, colr"),
+        ("rfrec", Privacy(epsilon=4, delta=1e-4), "choose one of privirec, privirec-k, arrays, colr"),
     ):
         with pytest.raises(ParameterError, match=words):
             outlook(name, 100, 10, block, sizes_for("colr", 100))
