@@ -71,8 +71,8 @@ _NAME: Final = "hushrec-aggregator"
 _ROUTERS: Final[tuple[APIRouter, ...]] = (
     # the most frequent requests first
     contributions.router,
-    rounds.router,
     stages.router,
+    rounds.router,
     committee.router,
     committee.rounds_router,
     snapshots.router,

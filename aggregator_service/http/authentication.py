@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security.base import SecurityBase
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
@@ -65,7 +66,7 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 """The bearer token of a request; None if the request has none."""
 
 
-async def authenticate(request: Request, credentials: Bearer) -> Principal:
+async def authenticate(request: Request) -> Principal:
     """Return the principal that makes a request.
 
     Raises `Problem`: unauthenticated without a known token; bad-signature, bad-digest or stale-signature if an enrolled
@@ -73,7 +74,7 @@ async def authenticate(request: Request, credentials: Bearer) -> Principal:
     request and the clock of this server is wrong. Raises `RequestValidationError` for a query
     that the route does not know, after all others.
     """
-    services = services_of(request)  # a dependency costs several times as much, and each request would solve it twice
+    services, credentials = services_of(request), await _bearer(request)
     if credentials is None:
         services.limits.failure(client_address(request.scope))
         raise Problem("unauthenticated", "send a token in the header Authorization: Bearer <token>")
@@ -258,7 +259,18 @@ def signed_request(scope: Scope) -> SignedRequest | None:
 
 # --- who may use a route ----------------------------------------------------------------------------------------------
 
-PrincipalOf = Annotated[Principal, Depends(authenticate)]
+
+class _Authentication(SecurityBase):
+    """`authenticate` and the scheme that the API's description names, as one dependency: each costs 10 us."""
+
+    def __init__(self) -> None:
+        self.model, self.scheme_name = _bearer.model, _bearer.scheme_name
+
+    async def __call__(self, request: Request) -> Principal:
+        return await authenticate(request)
+
+
+PrincipalOf = Annotated[Principal, Depends(_Authentication())]
 """The principal that makes the request."""
 
 

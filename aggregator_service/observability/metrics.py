@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, get_args
 
@@ -97,6 +97,7 @@ class Metrics:
             "Difference between the time of a client's signature and this server's clock.",
             buckets=_CLOCK_SECONDS,
         )
+        self._series_of = cache(self._find_series)
         self._stored: Collector = NoDatabase()
         self.leading = False
         self._create_series()
@@ -144,12 +145,17 @@ class Metrics:
         """Return the metrics of the database, which follow `text`; not `answers`: without a query, that it is down."""
         return generate_latest(self._stored if answers else NoDatabase())
 
+    def _find_series(self, method: str, route: str, status: int, waited: bool) -> tuple[Counter, Counter, Histogram]:
+        """Return the series that count such requests, the bytes of their answers, and their seconds."""
+        requests, sent = self._requests.labels(method, route, str(status)), self._response_bytes.labels(route)
+        return requests, sent, self._request_seconds.labels(method, route, "yes" if waited else "no")
+
     def request(self, record: RequestRecord) -> None:
         """Count a finished request and its bodies."""
-        self._requests.labels(record.method, record.route, str(record.status)).inc()
-        self._response_bytes.labels(record.route).inc(record.sent)
-        waited = "yes" if record.waited else "no"
-        self._request_seconds.labels(record.method, record.route, waited).observe(record.milliseconds / 1000)
+        requests, sent, seconds = self._series_of(record.method, record.route, record.status, record.waited)
+        requests.inc()
+        sent.inc(record.sent)
+        seconds.observe(record.milliseconds / 1000)
         kind = RAW_BODIES.get(record.route) if record.method in ("PUT", "PATCH") else None
         if kind is not None:
             self._upload_bytes.labels(kind).inc(record.received)

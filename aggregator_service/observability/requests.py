@@ -16,7 +16,7 @@ from typing import Final
 
 from opentelemetry import propagate
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer
+from opentelemetry.trace import NoOpTracer, Span, SpanKind, StatusCode, Tracer
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -129,7 +129,8 @@ class RequestRecorder:
     """Gives each request its id, gives its record to `count`, logs it, and makes its span with `tracer`."""
 
     def __init__(self, app: ASGIApp, *, count: Callable[[RequestRecord], None], tracer: Tracer) -> None:
-        self._app, self._count, self._tracer = app, count, tracer
+        self._app, self._count = app, count
+        self._tracer = None if isinstance(tracer, NoOpTracer) else tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request and record it when its response has ended."""
@@ -142,13 +143,16 @@ class RequestRecorder:
         record = RequestRecord(method, waited=_is_long_poll(scope))
         token = REQUEST_ID.set(request_id)
         try:
-            with self._tracer.start_as_current_span(
-                method, _parent(headers), SpanKind.SERVER, record_exception=False, set_status_on_exception=False
-            ) as span:
-                try:
-                    await self._handle(scope, receive, send, record, request_id)
-                finally:
-                    _describe_span(span, record, request_id)
+            if self._tracer is None:
+                await self._handle(scope, receive, send, record, request_id)
+            else:
+                with self._tracer.start_as_current_span(
+                    method, _parent(headers), SpanKind.SERVER, record_exception=False, set_status_on_exception=False
+                ) as span:
+                    try:
+                        await self._handle(scope, receive, send, record, request_id)
+                    finally:
+                        _describe_span(span, record, request_id)
         finally:
             self._count(record)
             _log(record)
@@ -172,8 +176,9 @@ def _log(record: RequestRecord) -> None:
     """Log a finished request: at debug level if it read something and succeeded, as polls do; else at info level."""
     read = record.method in ("GET", "HEAD") and record.status < _FIRST_ERROR
     level = logging.DEBUG if read else logging.INFO
-    found = vars(record) | {"milliseconds": round(record.milliseconds, 1), "waited": None}
-    _LOG.log(level, "request", extra=fields(**found))
+    if _LOG.isEnabledFor(level):
+        found = vars(record) | {"milliseconds": round(record.milliseconds, 1), "waited": None}
+        _LOG.log(level, "request", extra=fields(**found))
 
 
 def _is_long_poll(scope: Scope) -> bool:

@@ -157,10 +157,13 @@ TAGGED: Final[dict[int | str, dict[str, Any]]] = {
 
 
 class RawBody:
-    """The raw bytes that a request sends. A route receives them itself by asking for this dependency."""
+    """The raw bytes that a request sends. A route receives them itself by asking for this dependency.
+
+    services: of the process, so that the route need not ask for them, too: each dependency costs.
+    """
 
     def __init__(self, services: Services, request: Request) -> None:
-        self._services, self._request = services, request
+        self.services, self._request = services, request
 
     def announced(self, *, exact: int | None = None, most: int | None = None) -> tuple[int, str]:
         """Return the length in bytes and the SHA-256 (hex) that the headers announce.
@@ -177,7 +180,7 @@ class RawBody:
         body-too-short, bad-digest, upload-timeout.
         """
         length, digest = self.announced(exact=exact, most=most)
-        return await receive_small_body(self._services.settings, self._request, length, digest)
+        return await receive_small_body(self.services.settings, self._request, length, digest)
 
     async def store(
         self, write: Callable[[Session, bytes], bool], *, exact: int | None = None, most: int | None = None
@@ -187,7 +190,7 @@ class RawBody:
         Returns 201 if `write` stored it, 200 if the same was stored before.
         """
         body = await self.receive(exact=exact, most=most)
-        transact = self._services.database.transact
+        transact = self.services.database.transact
         stored = await run_in_threadpool(lambda: transact(lambda session: write(session, body)))
         return Response(status_code=201 if stored else 200)
 
@@ -287,11 +290,11 @@ def _is_json(content_type: str) -> bool:
 class Answer:
     """Answers 200 or, if If-None-Match of the request names the ETag of the answer, 304.
 
-    digest: the SHA-256 of a body, hex.
+    services: see `RawBody`. digest: the SHA-256 of a body, hex.
     """
 
     def __init__(self, services: Services, principal: Principal, known: str | None) -> None:
-        self._services, self._principal, self._known = services, principal, known
+        self.services, self._principal, self._known = services, principal, known
 
     def json(self, view: BaseModel) -> Response:
         """Answer with a view, of which a client may keep a copy, but asks before each use whether it changed."""
@@ -324,7 +327,7 @@ class Answer:
         """
         if key is None or digest is None or length is None:
             raise Problem("not-found", missing)
-        headers, services = _immutable(digest), self._services
+        headers, services = _immutable(digest), self.services
         unchanged = self._unchanged(headers)
         if unchanged is not None:
             return unchanged

@@ -89,7 +89,6 @@ def _limits(clock: Clock, admission: Admission) -> dict[str, str]:
     },
 )
 async def put(
-    services: ServicesOf,
     principal: PrincipalOf,
     request: Request,
     raw: RawBodyOf,
@@ -98,6 +97,7 @@ async def put(
     client: ClientId,
 ) -> Response:
     """Upload a contribution in one request. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
+    services = raw.services
     admission = await check_request(services, principal, request, task, number, client)
     check_media_type(request, CONTRIBUTION)
     length, digest = raw.announced()

@@ -117,7 +117,7 @@ async def _check_reader(services: Services, request: Request, credentials: Beare
     see that. Raises `Problem`, and what the database raised for other tokens.
     """
     token = "" if credentials is None else hash_token(credentials.credentials)
-    check = asyncio.create_task(authenticate(request, credentials))
+    check = asyncio.create_task(authenticate(request))
     check.add_done_callback(_retrieve)
     done, _ = await asyncio.wait((check,), timeout=_DATABASE_SECONDS)
     readers = services.metrics_readers

@@ -41,7 +41,7 @@ from aggregator_service.routes.common import (
     guarded,
     headers_of,
 )
-from aggregator_service.services import Services, ServicesOf
+from aggregator_service.services import Services, ServicesOf, services_of
 from aggregator_service.storage.database import Database, Delivery, announce
 from aggregator_service.storage.round_rows import (
     add_refusal,
@@ -103,7 +103,6 @@ class _RoundAnswer:
     },
 )
 async def current(
-    services: ServicesOf,
     principal: PrincipalOf,
     http: Request,
     task: TaskId,
@@ -114,6 +113,7 @@ async def current(
 
     That it begins to fold ends no wait of a client, which has nothing to do then.
     """
+    services = services_of(http)
     newest: _RoundAnswer | None = None
 
     async def changed() -> _RoundAnswer | None:

@@ -21,7 +21,6 @@ from aggregator_service.routes.common import (
     guarded,
     receipt_response,
 )
-from aggregator_service.services import ServicesOf
 from aggregator_service.storage.stage_rows import Handout
 from aggregator_service.uploads.messages import (
     admit_to_stage_cached,
@@ -56,7 +55,6 @@ _REFUSALS: Final = ("contribution-conflict", "length-required", "not-in-cohort",
     },
 )
 async def put(
-    services: ServicesOf,
     principal: PrincipalOf,
     request: Request,
     raw: RawBodyOf,
@@ -66,6 +64,7 @@ async def put(
     client: ClientId,
 ) -> Response:
     """Send the message of a stage. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
+    services = raw.services
     admission = await admit_to_stage_cached(services, principal, task, number, stage, client)
     check_media_type(request, STAGE_TYPES[stage])
     _, digest = raw.announced()
@@ -79,10 +78,8 @@ async def put(
 def _add_route(kind: Handout, summary: str, body: str, text: str) -> None:
     """Add the route of what clients fetch in a masked round. summary, body, text: for the OpenAPI document."""
 
-    async def fetch(
-        services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf
-    ) -> Response:
-        body, digest = await handed_out_cached(services, principal, task, number, kind)
+    async def fetch(principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf) -> Response:
+        body, digest = await handed_out_cached(answer.services, principal, task, number, kind)
         return answer.bytes(body, digest, handout_type(kind))
 
     described = binary_response(body, "not-in-cohort", media_type=handout_type(kind))

@@ -144,14 +144,19 @@ class Database:
         with self._reading_once.connect() as connection:
             return connection.execute(statement, parameters).all()
 
+    def writer(self) -> Connection:
+        """Return a connection for one `write` after the other, to be closed: most of what a short transaction costs is
+        to get one."""
+        return self._writing.connect()
+
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, connection: Connection | None = None) -> Iterator[Session]:
         """Return a session in a transaction: committed durably at the end of the block, rolled back when it raises.
 
         Use `transact` for work that locks rows which others lock too. An exception of a listener is logged, not raised:
-        the transaction is committed.
+        the transaction is committed. connection: a `writer`; None for one of the pool.
         """
-        with Session(self._writing, expire_on_commit=False) as session:
+        with Session(connection or self._writing, expire_on_commit=False) as session:
             effects = session.info[_EFFECTS] = Effects()
             with self._dialect.one_writer(), session.begin():
                 yield session

@@ -4,6 +4,9 @@ While one group is being committed, the writes that arrive wait, and the next gr
 its result only after the commit, so what is acknowledged is durable, exactly as with a transaction of its own.
 
 When the database does not answer, all writes that wait get that answer, after the time limit of one attempt.
+
+Groups follow each other over one connection, which is replaced when a transaction fails. Where the database closed it
+meanwhile (it was restarted), the group that finds this is committed over connections of the pool, which are tested.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
@@ -56,6 +60,7 @@ class GroupCommit:
         self._waiting: list[_Write] = []
         self._committing: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="group-commit")
+        self._connection: Connection | None = None
 
     async def run(self, work: Callable[[Session], Result]) -> Result:
         """Call `work` in a transaction that it may share with others; return its result after the commit.
@@ -71,8 +76,14 @@ class GroupCommit:
         return await write.future  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Wait for the commit in progress, and end the thread that commits."""
+        """Wait for the commit in progress, and end the thread that commits and its connection."""
         self._thread.shutdown()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def _begin(self) -> None:
         """Start a task that commits a group; its spans belong to the request that has waited longest."""
@@ -115,7 +126,9 @@ class GroupCommit:
     def _commit_group(self, group: list[_Write], execute: Callable[[_Write, Session], None]) -> Exception | None:
         begun = executed = False
         try:
-            with self._database.write() as session:
+            if self._connection is None:
+                self._connection = self._database.writer()
+            with self._database.write(self._connection) as session:
                 session.connection()  # begins the transaction
                 begun = True
                 for write in group:
@@ -124,6 +137,7 @@ class GroupCommit:
         except _RefusedError:
             raise
         except Exception as error:
+            self._disconnect()
             if not begun and self._is_gone(error):
                 return error
             if executed and not self._database.is_transient(error):

@@ -416,9 +416,8 @@ _INBOX: Final = select(HandoutRow.body, HandoutRow.digest).where(
 
 
 def _own_inbox(services: Services, round_id: int, client_id: str) -> tuple[bytes, str] | None:
-    with services.database.read() as session:
-        found = session.execute(_INBOX, {"round": round_id, "client": client_id}).one_or_none()
-    return None if found is None else (found.body, found.digest)
+    found = services.database.rows(_INBOX, {"round": round_id, "client": client_id})
+    return (found[0].body, found[0].digest) if found else None
 
 
 @dataclass(frozen=True)

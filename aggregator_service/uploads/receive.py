@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from aggregator_service.crash_points import crash_point
 from aggregator_service.problems import Problem
@@ -167,15 +167,16 @@ async def receive_small_body(settings: Settings, request: Request, length: int, 
 
 async def _chunks(request: Request, settings: Settings, length: int) -> AsyncIterator[bytes]:
     """Yield a body of exactly `length` bytes as it arrives. Raises `Problem` as `stream_body` does."""
-    received, stream = 0, request.stream()
+    received, more = 0, True
     idle, now = settings.tuning.body_idle_seconds, asyncio.get_running_loop().time
     last = now() + idle + length / settings.tuning.min_upload_rate
     try:
-        while True:
+        while more:
             async with asyncio.timeout_at(min(last, now() + idle)):
-                chunk = await anext(stream, None)
-            if chunk is None:
-                break
+                message = await request.receive()
+            if message["type"] != "http.request":
+                break  # the client has closed its connection
+            chunk, more = message.get("body", b""), message.get("more_body", False)
             received += len(chunk)
             if received > length:
                 raise Problem("body-too-long", f"the body may have {length} bytes", expected_bytes=length)
@@ -183,8 +184,6 @@ async def _chunks(request: Request, settings: Settings, length: int) -> AsyncIte
     except TimeoutError:
         detail = f"the body stopped arriving after {received} of {length} bytes"
         raise Problem("upload-timeout", detail) from None
-    except ClientDisconnect:
-        pass
     if received < length:
         detail = f"the body ended after {received} of {length} bytes"
         raise Problem("body-too-short", detail, expected_bytes=length)
