@@ -95,9 +95,12 @@ class RosterEntry:
             self.client_id, (self.identity_key, self.mailbox_key, self.certificate, self.name), ENTRY_LENGTHS
         )
 
-    @cached_property
+    @property
     def advertised(self) -> Advertisement:
-        """The decoded advertisement; `CodecError` for another length, and where this party has not got it."""
+        """The decoded advertisement; `CodecError` for another length, and where this party has not got it.
+
+        Decoded each time: kept, it would double the memory of a roster.
+        """
         return decode_advertisement(self.advertisement)
 
 
@@ -154,6 +157,16 @@ class Roster:
     def later(self, index: int) -> tuple[int, ...]:
         """Return the places of the neighbours that are after a member in the roster, ascending."""
         return tuple(place for place in self.neighbours_of(index) if place > index)
+
+    @cached_property
+    def other_ends(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Two arrays (members, degree): of each member's slots the neighbour, and the place of that slot in its slots.
+
+        `by_sender[roster.other_ends]` holds by receiver what `by_sender`, (members, degree, ...), holds by sender.
+        """
+        order = np.argsort(self.adjacency, axis=None, kind="stable")  # by receiver, then by sender
+        places, slots = np.divmod(order.reshape(self.adjacency.shape), self.degree)
+        return places, slots
 
     def neighbours_of(self, index: int) -> tuple[int, ...]:
         """Return the places of a member's neighbours, ascending: the order of its slots in every message."""

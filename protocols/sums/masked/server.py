@@ -252,12 +252,14 @@ def unmask(
     return unmask_shares(roster, shares, survivors, roster.of_group(held, group), threads, onto)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Held:
     """What the server has to make the masks of one owner."""
 
-    shares: Mapping[int, tuple[bytes, bytes]] = field(repr=False)
-    """holder's Shamir point -> share of the owner's seed or mask key (secret), and the owner's commitment to it."""
+    shares: NDArray[np.uint8] = field(repr=False)
+    """(k, 33), shares of the owner's seed or mask key (secret), by its neighbours; zeros of one that sent none."""
+    commitments: NDArray[np.uint8] = field(repr=False)
+    """(k, 16), the owner's commitments to them."""
     secrets: Mapping[int, bytes] = field(repr=False)
     """Of an owner that dropped out, each surviving neighbour's place -> the sealed secret of their mask."""
 
@@ -290,8 +292,8 @@ def _secrets(
     alive = roster.indices(survivors)
     secrets, bad, dealers, short = dict[int, bytes](), list[BadShare](), list[str](), False
     liars = set[int]()
-    for place, shares in sorted((place, one.shares) for place, one in held.items()):
-        owner = roster.entries[place]
+    for place in sorted(held):
+        owner, shares = roster.entries[place], shares_by_point(roster, place, held[place])
         if len(shares) < roster.threshold:
             raise ThresholdError("unmasking", roster.threshold, len(shares), owner.client_id)
         found = reconstruct(roster, place, shares, place in alive, liars)
@@ -308,6 +310,12 @@ def _secrets(
     return secrets, tuple(bad)
 
 
+def shares_by_point(roster: Roster, place: int, held: Held) -> dict[int, tuple[bytes, bytes]]:
+    """Return by Shamir point of a holder its share of the secret of `place` and the commitment, of those that came."""
+    came, holders = np.flatnonzero(held.shares.any(axis=1)).tolist(), roster.neighbours_of(place)
+    return {point(holders[at]): (held.shares[at].tobytes(), held.commitments[at].tobytes()) for at in came}
+
+
 def collect_shares(
     roster: Roster,
     sharers: Collection[str],
@@ -319,30 +327,29 @@ def collect_shares(
 
     shares: of each of `sharers`, its id and what it sent for its neighbours, in any order. One is needed at a time:
     what stays of it is 16 bytes for each share, and of dropouts' masks the sealed secrets. Raises `ThresholdError` if a
-    secret has fewer than t share holders that replied, or what its owner sent is missing.
+    secret has fewer than t share holders that replied, or what its owner sent is missing, `CodecError` for a reply of
+    another length.
     """
     check_survivors(roster, sharers, survivors)
     check_replies(roster, sharers, survivors, replies)
     alive, needed = roster.indices(survivors), _needed_places(roster, sharers, survivors)
-    dropouts, committed = needed - alive, dict[int, dict[int, bytes]]()
+    dropouts, commitments = needed - alive, dict[int, NDArray[np.uint8]]()
     sealed: dict[int, dict[int, bytes]] = {place: {} for place in needed}
     for client_id, body in shares:
         place = roster.index(client_id)
-        committed[place] = commitments_of(roster, place, body, place in alive)
+        commitments[place] = commitments_of(roster, body, place in alive)
         for peer in roster.later(place):
             for owner, other in ((place, peer), (peer, place)):
                 if owner in dropouts and other in alive:
                     sealed[owner][other] = sealed_pair_secret(roster, body, place, peer)
-    if needed - committed.keys():
-        raise ThresholdError("sharing", len(needed), len(committed))
-    found: dict[int, dict[int, tuple[bytes, bytes]]] = {place: {} for place in needed}
+    if needed - commitments.keys():
+        raise ThresholdError("sharing", len(needed), len(commitments))
+    sent = np.zeros((*roster.adjacency.shape, wire.reply_bytes(1)), np.uint8)
     for client_id, body in replies.items():
-        holder = roster.index(client_id)
-        slots = wire.split_slots(body, roster.degree, wire.reply_bytes(1), "the shares of a reply")
-        for place, slot in zip(roster.neighbours_of(holder), slots, strict=True):
-            if slot is not None and place in found:
-                found[place][point(holder)] = slot, committed[place][holder]
-    return {place: Held(found[place], sealed[place]) for place in needed}
+        slots = exact(body, wire.reply_bytes(roster.degree), "the shares of a reply")
+        sent[roster.index(client_id)] = np.frombuffer(slots, np.uint8).reshape(sent.shape[1:])
+    found = sent[roster.other_ends]
+    return {place: Held(found[place], commitments[place], sealed[place]) for place in needed}
 
 
 def count_masks(roster: Roster, survivors: Collection[str], held: HeldShares) -> int:

@@ -27,6 +27,7 @@ from hmac import compare_digest
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protocols.crypto.keys import KEY_BYTES, digest
 from protocols.crypto.random import Randomness
@@ -161,19 +162,15 @@ class Reconstruction:
     owner_lied: bool = False
 
 
-def commitments_of(roster: Roster, place: int, body: Buffer, survived: bool) -> dict[int, bytes]:
-    """Return the commitments to the shares of a survivor's seed, or a dropout's mask key, by place of the holder.
+def commitments_of(roster: Roster, body: Buffer, survived: bool) -> NDArray[np.uint8]:
+    """Return the commitments to the shares of a survivor's seed, or a dropout's mask key: (k, 16), by holder.
 
-    body: what the client at `place` sent for its neighbours.
+    body: what that client sent for its neighbours.
     """
-    length, kind = COMMITMENT_BYTES, _OF_SEED if survived else _OF_MASK_KEY
-    first = SEALED_BYTES - (2 - kind) * length
+    kind = _OF_SEED if survived else _OF_MASK_KEY
+    first = SEALED_BYTES - (2 - kind) * COMMITMENT_BYTES
     slots = np.frombuffer(body, np.uint8, roster.degree * SEALED_BYTES).reshape(roster.degree, SEALED_BYTES)
-    found = slots[:, first : first + length].tobytes()
-    return {
-        holder: found[start : start + length]
-        for holder, start in zip(roster.neighbours_of(place), range(0, len(found), length), strict=True)
-    }
+    return slots[:, first : first + COMMITMENT_BYTES].copy()  # the rest of the message is not kept
 
 
 def reconstruct(

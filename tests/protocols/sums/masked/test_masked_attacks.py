@@ -394,8 +394,9 @@ def test_the_shares_of_a_liar_are_used_last() -> None:
     held = server.collect_shares(
         played.roster, played.shares, played.shares.items(), played.contributions, played.replies
     )
-    assert reconstruct(played.roster, 2, held[2].shares, True, {liar + 1}).wrong == frozenset()
-    assert reconstruct(played.roster, 2, held[2].shares, True, ()).wrong == {liar + 1}
+    shares = server.shares_by_point(played.roster, 2, held[2])
+    assert reconstruct(played.roster, 2, shares, True, {liar + 1}).wrong == frozenset()
+    assert reconstruct(played.roster, 2, shares, True, ()).wrong == {liar + 1}
     np.testing.assert_array_equal(played.opened(), played.expected())
 
 

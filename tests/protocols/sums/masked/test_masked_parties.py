@@ -591,9 +591,10 @@ def test_shares_are_read_one_at_a_time_and_what_stays_of_them_is_small() -> None
     played = new_round(9).advertise().share().contribute(without=["c_005"]).confirm().unmask()
     parties = (played.contributions, played.replies)
     held = server.collect_shares(played.roster, played.shares, iter(played.shares.items()), *parties)
-    kept = sum(len(part) for one in held.values() for pair in one.shares.values() for part in pair)
+    kept = sum(one.shares.nbytes + one.commitments.nbytes for one in held.values())
     kept += sum(len(secret) for one in held.values() for secret in one.secrets.values())
-    assert kept == 9 * 8 * (33 + 16) - 8 * (33 + 16) + 8 * wire.PAIR_BYTES
+    assert kept == 9 * 8 * (33 + 16) + 8 * wire.PAIR_BYTES
+    assert all(one.commitments.base is None for one in held.values())  # nothing else of a message is kept with it
     with pytest.raises(ThresholdError, match="sharing: 9 clients are needed in the round, 8 are present"):
         server.collect_shares(played.roster, played.shares, list(played.shares.items())[1:], *parties)
 
