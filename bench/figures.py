@@ -230,6 +230,25 @@ figure("large_round.n*.upload_cpu_ms_per_client", "ms", "", "the same while clie
 figure("large_round.n*.floor_ratio", "", "", "that / as many requests of plain FastAPI, in the same run")
 figure("large_round.n*.floor_ms", "ms", "", "these of plain FastAPI")
 figure("large_round.n*.peak_mib", "MiB", "<= 400", "most memory of one process of a server")
+figure(
+    "large_round.two.capacity_ratio",
+    "",
+    ">= 1.7",
+    "what two servers can serve / what one can, processor time",
+    always=False,
+)
+figure("large_round.*.server_cpu_ms_per_client", "ms", "", "the same of one server, and of two that both stay")
+figure("overload.idle.kib_per_poll", "KiB", "", "memory of the server for a member that waits in a long poll")
+figure("overload.idle.server_cpu_ms_per_s", "ms", "", "its processor time a second while 500 members wait")
+figure("overload.idle.health_p99_ms", "ms", "", "a health check meanwhile")
+figure("overload.*.lost", "", "<= 0", "acknowledged contributions that are not in the sum")
+figure("overload.*.errors", "", "<= 0", "answers from 500 on")
+figure("overload.*.refused", "", "", "contributions answered: try again later")
+figure("overload.*.uploads_per_s", "1/s", "", "contributions of 4 MiB, durable")
+figure("overload.*_p50_ms", "ms", "", "half of these requests take no longer")
+figure("overload.*_p99_ms", "ms", "", "99 of 100 of these requests take no longer")
+figure("overload.*.peak_mib", "MiB", "", "most memory of the server")
+figure("overload.*.server_cpu_ms_per_upload", "ms", "", "its processor time, with the polls beside")
 figure("large_round.n*.*_peak_mib", "MiB", "", "most memory of a process: the server, a worker")
 figure("demo.demo.seconds", "s", "<= 90", "`make demo` after set-up, to its end")
 figure("demo.demo.contribution_ms", "ms", "<= 6", "rounds of the plain run / contributions, without measuring")

@@ -1,12 +1,15 @@
 """One-shot rounds of many clients over two replicas, PostgreSQL and S3, one replica killed in the middle.
 
-    .venv/bin/python -m bench.large_round [--quick] [--clients 1000 10000] [--shard 10000] [--replicas 1 2]
+    .venv/bin/python -m bench.large_round [--quick] [--clients 1000 10000] [--shard 10000] [--replicas 2] [--beside-one]
         [--sqlite] [--plot FILE] [--json FILE]
 
 Clients are simulated at the wire: their rows are inserted, and their requests (the round with the committee's keys, the
 contribution) are made before they are sent, over 16 connections. What the servers check is real: certificates,
 signatures, sealed shares. Clients share a few secrets of masks, each with errors of its own, so that the released sums
 can be compared with the true ones. The committee is the SDK's. Figures are the servers' processor time and memory.
+
+With `--beside-one` the first size is played by one server, too, and by two that stay: what two can serve, each on a
+processor of its own, is twice what one can, times what a client costs one by what it costs both.
 """
 
 from __future__ import annotations
@@ -261,8 +264,8 @@ def started(folder: Path, replicas: int, sqlite: bool, megabytes: int) -> Iterat
 # --- A round
 
 
-def play(name: str, clients: int, shard: int, replicas: int, sqlite: bool) -> dict[str, Figure]:
-    """Play one round; its figures `<name>.*`. With two replicas the leading one is killed in the middle."""
+def play(name: str, clients: int, shard: int, replicas: int, sqlite: bool, kill: bool) -> dict[str, Figure]:
+    """Play one round; its figures `<name>.*`. kill: the leading one of two servers, in the middle."""
     say(f"{clients} clients, {replicas} servers")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
@@ -306,7 +309,7 @@ def play(name: str, clients: int, shard: int, replicas: int, sqlite: bool) -> di
             times.append(time.perf_counter())
             say("sending")
             before = peaks.now()
-            uploads = _send_all(servers, leader, crowd, task, view, plan)
+            uploads = _send_all(servers, leader if kill else None, crowd, task, view, plan)
             times.append(time.perf_counter())
             sending = peaks.now() - before
             say(f"sent, {1e3 * sending / clients:.2f} ms a client; the committee confirms and unmasks")
@@ -337,10 +340,15 @@ def play(name: str, clients: int, shard: int, replicas: int, sqlite: bool) -> di
 
 
 def _send_all(
-    servers: Replicas, leader: AggregatorProcess, crowd: Crowd, task: TaskView, view: RoundView, plan: OneshotPlan
+    servers: Replicas,
+    victim: AggregatorProcess | None,
+    crowd: Crowd,
+    task: TaskView,
+    view: RoundView,
+    plan: OneshotPlan,
 ) -> Uploads:
-    """Send what all clients send. Of two servers, the leader is killed when half of the clients have sent."""
-    path, members, dead = f"/v1/tasks/{task.task_id}/rounds", crowd.members, len(servers.servers) == 1
+    """Send what all clients send. The server `victim` is killed when half of the clients have sent."""
+    path, members = f"/v1/tasks/{task.task_id}/rounds", crowd.members
 
     def ports() -> list[int]:
         return [server.port for server in servers.servers if server.running]
@@ -357,14 +365,13 @@ def _send_all(
             target = f"{path}/1/contributions/{member.client_id}"
             calls.append(member.call("GET", f"{path}/current"))
             calls.append(member.put(target, uploads.make(number, member), stated=chain))
-        killer = threading.Timer(0.3, leader.kill)
-        if not dead and start >= len(members) // 2:
-            say("killing the leader")
-            killer.start()
-        failing_over(ports, calls, 200, 201)
-        if killer.ident is not None:
-            killer.join()
-            dead = True
+        with ExitStack() as during:
+            if victim is not None and start >= len(members) // 2:
+                say("killing the leader")
+                killer, victim = threading.Timer(0.3, victim.kill), None
+                killer.start()
+                during.callback(killer.join)
+            failing_over(ports, calls, 200, 201)
     return uploads
 
 
@@ -428,9 +435,15 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
     """Figures of a round of each size, each beside plain FastAPI that takes the same bytes."""
     figures: dict[str, Figure] = {}
     replicas, sqlite = (1, True) if options.quick else (options.replicas, options.sqlite)
-    for clients in (12,) if options.quick else options.clients:
+    sizes = [12] if options.quick else options.clients
+    if options.beside_one:
+        for name, servers in (("one", 1), ("two", 2)):
+            figures |= play(name, sizes[0], options.shard, servers, sqlite, kill=False)
+        key = "server_cpu_ms_per_client"
+        figures["two.capacity_ratio"] = 2 * float(figures[f"one.{key}"] or 0) / float(figures[f"two.{key}"] or 1)
+    for clients in sizes:
         name = f"n{clients}"
-        found = play(name, clients, options.shard, replicas, sqlite)
+        found = play(name, clients, options.shard, replicas, sqlite, kill=replicas > 1)
         floor = {f"{name}.floor_ms": least_ms(int(found[f"{name}.upload_bytes"] or 0))}
         both = found | floor
         figures |= both | {f"{name}.floor_ratio": ratio(both, f"{name}.upload_cpu_ms_per_client", f"{name}.floor_ms")}
@@ -457,6 +470,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int, nargs="+", default=[1_000, 10_000], metavar="N", help=_CLIENTS)
     parser.add_argument("--shard", type=int, default=10_000, metavar="N", help="clients of a group")
     parser.add_argument("--replicas", type=int, default=2, metavar="N", help="of two, the leader is killed")
+    parser.add_argument("--beside-one", action="store_true", help="also what two servers can serve beside one")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="write a plot of the sizes, SVG")
     parser.add_argument("--sqlite", action="store_true", help="one server on SQLite and a directory")
     return parser

@@ -75,8 +75,8 @@ def _write(path: Path, lines: object) -> None:
 COMMITTED: Final = Path(__file__).parent / "results"
 BENCHMARKS: Final = (
     "arrays", "ckks", "demo", "exposure", "floor", "large_round", "masked", "memory", "next_item", "oneshot",
-    "overhead", "paillier", "privacy_attacks", "privacy_audit", "privacy_cost", "reading", "robust", "scaling",
-    "service", "sizing",
+    "overhead", "overload", "paillier", "privacy_attacks", "privacy_audit", "privacy_cost", "reading", "robust",
+    "scaling", "service", "sizing",
 )  # fmt: skip
 ROUNDS: Final = ("masked_round", "oneshot_round")
 SYSTEMS: Final = ("colr", "fair", "pfedclr", "privirec", "rfrec", "rfrecf", "topk")
