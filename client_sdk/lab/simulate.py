@@ -29,7 +29,7 @@ from protocols.advice import (
     parameters_for,
     settings_of_ratings,
 )
-from protocols.errors import ParameterError
+from protocols.errors import BudgetError, ParameterError
 from protocols.messages.privacy import Privacy, default_delta
 from protocols.messages.rounds import Evaluation
 from protocols.parameter_text import first_fault
@@ -43,6 +43,7 @@ from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.recipes.spectral_start import Source
 from protocols.recipes.state import state_as
+from protocols.sums.registry import mechanism as find_mechanism
 from protocols.sums.registry import mechanism_entry
 
 _ROUNDS: Final = 100
@@ -233,7 +234,7 @@ def simulate(split: Split, request: SimulationRequest, progress: RoundListener |
     return SimulationResult(
         recipe=recipe.name,
         recipe_parameters=recipe.parameters.model_dump(mode="json"),
-        mechanism=request.mechanism,
+        mechanism=federation.mechanism_name,
         mechanism_parameters=dict(request.mechanism_parameters),
         users=split.train.n_users,
         items=split.train.n_items,
@@ -364,8 +365,10 @@ def _federation(split: Split, request: SimulationRequest) -> Federation:
     if made.device_groups > 1:
         groups = np.random.default_rng([request.seed, 7]).permutation(train.n_users) % made.device_groups
     rounds = min(request.rounds or rounds, rounds) if _repeated(made) else request.rounds or rounds
+    plain = request.mechanism == "plain"
+    mechanism = plain_or_masked(made, cohort) if plain else request.mechanism
     return Federation(
-        train, request.recipe, parameters, request.mechanism, request.mechanism_parameters, request.training, cohort,
+        train, request.recipe, parameters, mechanism, request.mechanism_parameters, request.training, cohort,
         request.seed, user_groups=groups, masks=False, evaluation=request.evaluation, schedule_rounds=rounds,
         privacy=_privacy(request, able.size, ceil(rounds * cohort / able.size)),  # clients take turns
         start=start,
@@ -422,6 +425,19 @@ def _repeated(recipe: Recipe) -> bool:
     return recipe.layout(recipe.main_sum).sum_class.repeated
 
 
+def plain_or_masked(recipe: Recipe, clients: int) -> str:
+    """Return "plain", or "masked" where float32 does not hold a recipe's counts of so many clients.
+
+    Over more than 16,777 clients it does not hold the sum of lists of `privirec-k`. A ring does.
+    """
+    try:
+        for index in range(1, (recipe.ends_after or 1) + 1):
+            find_mechanism("plain").plan({}, recipe.layout(index), clients)
+    except BudgetError:
+        return "masked"
+    return "plain"
+
+
 def spectrum_of(train: Interactions, seed: int, budget: int = MESSAGE_BUDGET) -> Source:
     """Return the result of a `privirec-k` task of all clients with recommended parameters."""
     clients = train.active_users.size
@@ -433,7 +449,8 @@ def spectrum_of(train: Interactions, seed: int, budget: int = MESSAGE_BUDGET) ->
         clients=clients,
         mean_items=mean_items,
     )
-    made = Federation(train, "privirec-k", parameters, cohort_size=clients, seed=seed, masks=False)
+    mechanism = plain_or_masked(make_recipe("privirec-k", parameters), clients)
+    made = Federation(train, "privirec-k", parameters, mechanism, cohort_size=clients, seed=seed, masks=False)
     assert isinstance(made.recipe, PriviRecK)  # noqa: S101 - it is what was asked for
     list(made.run(made.recipe.steps))
     if 0 in made.recipe.size_after(made.state):

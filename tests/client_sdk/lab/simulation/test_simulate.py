@@ -16,11 +16,12 @@ from client_sdk.lab.data.splits import Split, hold_out_share, load_split, split_
 from client_sdk.lab.evaluation import candidates_of, evaluate, evaluate_full
 from client_sdk.lab.evaluation.metrics import hit_ratio, ndcg
 from client_sdk.lab.federation import Federation
-from client_sdk.lab.simulate import SimulationRequest, simulate
+from client_sdk.lab.simulate import SimulationRequest, plain_or_masked, simulate
 from client_sdk.training.mf import MFConfig
 from protocols.advice import parameters_for
 from protocols.errors import ParameterError
 from protocols.recipes.registry import OWN as RECIPES
+from protocols.recipes.registry import recipe as recipe_of
 
 SMALL: dict[str, dict[str, Any]] = {
     "fair": {"dim": 8},
@@ -221,6 +222,13 @@ def test_auto_chooses_by_data_mechanism_and_budget_and_says_why(split: Split, ma
     assert not simulate(split, SimulationRequest("fedmf", rounds=1)).chosen
     with pytest.raises(ParameterError, match="more than the budget of 400 bytes"):
         simulate(split, SimulationRequest(budget=400))
+
+
+def test_sums_that_float32_does_not_hold_are_in_a_ring() -> None:
+    """A client's list counts up to 1,000 in the second sum of privirec-k."""
+    lists = recipe_of("privirec-k", parameters_for("privirec-k", {"items": 40_000}, clients=30_000, mean_items=27.0))
+    assert [plain_or_masked(lists, clients) for clients in (16_777, 16_778)] == ["plain", "masked"]
+    assert plain_or_masked(recipe_of("colr", {"items": 40_000}), 30_000) == "plain"
 
 
 def test_recommended_parameters_fit_a_privacy_budget(split: Split) -> None:
