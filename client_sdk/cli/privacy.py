@@ -44,9 +44,7 @@ class PlanOptions:
     delta: Annotated[
         float | None, Option(help="Probability in the guarantee.", show_default="users^-1.1, at most 1e-5")
     ] = None
-    recipe: Annotated[
-        str | None, Option(help="One of privirec-k, privirec, colr, fedmf and arrays.", show_default="all of them")
-    ] = None
+    recipe: Annotated[str | None, Option(help="Plan this recipe only.", show_default="all that can have noise")] = None
     cohort: Annotated[
         int | None,
         Option(min=2, help="Clients in a sum.", show_default="all for PriviRec, otherwise 1,000 or 1 % of the users"),
