@@ -1,6 +1,7 @@
 """How long the path of one vector is: the functions and files that a member enters in one round of a small task.
 
     python scripts/walk.py [MECHANISM ...]      ckks, masked and oneshot if none is named
+    python scripts/walk.py --vector             the functions that one vector passes, in order
 
 A real server, three members and what else the mechanism needs take part in a CoLR task of two rounds. What one member
 calls from the first round's `play` to the second's is recorded by `sys.setprofile`. Only functions of `client_sdk` and
@@ -11,10 +12,12 @@ order in which they are first entered.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -32,24 +35,33 @@ MEMBERS = 3
 RECIPE = {"items": 60, "dim": 8, "rank": 4}
 
 
-def entered(call: Callable[[], object]) -> dict[Path, list[str]]:
-    """Run `call`, which plays two rounds; return the functions of our packages that it enters in the first, by file."""
-    seen: dict[CodeType, None] = {}
+Entered = dict[Path, list[str]]
+"""The functions of our packages that a program enters, by file."""
+
+
+def entered(call: Callable[[], object]) -> tuple[Entered, Entered]:
+    """Run `call`, which plays two rounds; return what it enters until the second one, and what in the first one."""
+    before: dict[CodeType, None] = {}
+    during: dict[CodeType, None] = {}
     rounds: dict[FrameType, None] = {}
 
     def note(frame: FrameType, event: str, _: object) -> None:
         if frame.f_code is play.__code__:
             rounds.setdefault(frame)
-        if event == "call" and len(rounds) == 1:
-            seen.setdefault(frame.f_code)
+        if event == "call" and len(rounds) < 2:
+            (during if rounds else before).setdefault(frame.f_code)
 
     sys.setprofile(note)
     try:
         call()
     finally:
         sys.setprofile(None)
-    files: dict[Path, list[str]] = {}
-    for code in seen:
+    return _by_file(before | during), _by_file(during)
+
+
+def _by_file(codes: Iterable[CodeType]) -> Entered:
+    files: Entered = {}
+    for code in codes:
         path = Path(code.co_filename)
         if not code.co_name.startswith("<") and path.is_relative_to(ROOT):
             path = path.relative_to(ROOT)
@@ -58,11 +70,20 @@ def entered(call: Callable[[], object]) -> dict[Path, list[str]]:
     return files
 
 
-def walk(mechanism: str) -> dict[Path, list[str]]:
-    """Return what the first member enters in a task over this mechanism."""
+def vector_path() -> list[tuple[Path, str]]:
+    """Return file and name of each function that docs/architecture.md lists as the way of one vector, in order."""
+    section = (ROOT / "docs/architecture.md").read_text().partition("## One vector")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\|([^|]*)\|[^|]*\]\(\.\./([^)]*)\) *\|$", section, re.MULTILINE)
+    return [(Path(file), name) for names, file in rows for name in re.findall(r"`([^`]*)`", names)]
+
+
+def walk(mechanism: str) -> tuple[Entered, Entered]:
+    """Return what the first member enters in a task over this mechanism; see `entered`."""
     organiser = TrialOrganiser("walk")
-    with tempfile.TemporaryDirectory() as folder, run_server(Path(folder) / "data") as server:
-        operator = Operator(server.url, server.operator_token)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        server = stack.enter_context(run_server(Path(folder) / "data"))
+        operator = stack.enter_context(Operator(server.url, server.operator_token))
         schedule = Schedule(cohort_size=MEMBERS, start_clients=MEMBERS, rounds=2)
         request = task_request("walk", "colr", mechanism, schedule, RECIPE, organiser=organiser.pin)
         task = operator.create_task(request)
@@ -72,11 +93,12 @@ def walk(mechanism: str) -> dict[Path, list[str]]:
         joined: list[tuple[str, Any]] = []
         policy = Policy(trust_models=True)
         for role in roles:
-            client = Client(server.url, identity=Identity.generate(), store=MemoryStore(), policy=policy)
+            made = Client(server.url, identity=Identity.generate(), store=MemoryStore(), policy=policy)
+            client = stack.enter_context(made)
             invitation = operator.invite(task.task_id, 1, role).invitation
             certificate = organiser.source(role)  # type: ignore[arg-type]
             joined.append((role, client.join("walk", invitation=invitation, certificate=certificate)))
-        rng, found = np.random.default_rng(7), dict[Path, list[str]]()
+        rng, found = np.random.default_rng(7), list[tuple[Entered, Entered]]()
         with ThreadPoolExecutor(len(joined)) as pool:
             serving = []
             for role, part in joined[MEMBERS:]:
@@ -89,21 +111,26 @@ def walk(mechanism: str) -> dict[Path, list[str]]:
                 if place:
                     part.take_part(items)
                 else:
-                    found.update(entered(lambda: part.take_part(items)))
+                    found.append(entered(lambda: part.take_part(items)))
 
             list(pool.map(take_part, range(MEMBERS)))
             for one in serving:
                 one.result(timeout=60)
-    return found
+    return found[0]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("mechanisms", nargs="*", default=["ckks", "masked", "oneshot"])
     parser.add_argument("--list", action="store_true", help="print files and functions")
+    parser.add_argument("--vector", action="store_true", help="print the way of one vector, from docs/architecture.md")
     chosen = parser.parse_args()
+    if chosen.vector:
+        for place, (path, name) in enumerate(vector_path(), start=1):
+            print(f"{place:2} {path}: {name}")
+        return
     for mechanism in chosen.mechanisms:
-        files = walk(mechanism)
+        _, files = walk(mechanism)
         print(f"{mechanism}: {sum(map(len, files.values()))} functions in {len(files)} files")
         for path, functions in files.items() if chosen.list else ():
             print(f"  {path}: {', '.join(functions)}")
