@@ -13,7 +13,8 @@ from client_sdk.api.requests import (
     parse_answer,
     path_of_task,
 )
-from client_sdk.api.retry import Upload, send
+from client_sdk.api.retry import send
+from client_sdk.api.upload import Upload
 from client_sdk.api.wire import LONGEST_JSON, Program, Sink
 from protocols.catalogue import longest_catalogue
 from protocols.crypto.certificates import LONGEST_REVOCATIONS
@@ -232,7 +233,7 @@ class ApiCalls(ApiRequests):
     def contribute(
         self, task_id: str, number: int, client_id: str, body: bytes, statements: Mapping[str, str] | None = None
     ) -> Program[UploadReceipt]:
-        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.retry.Upload`.
+        """Upload a contribution, resumed after a broken connection; see `client_sdk.api.upload.Upload`.
 
         statements: header fields by lower-case name that are signed, where the round needs them: "aggregate-chain"
         (`protocols.crypto.aggregate_chain`).

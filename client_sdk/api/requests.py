@@ -13,7 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import BaseModel, ValidationError
 
 from client_sdk.api.environment import is_loopback
-from client_sdk.api.retry import DEFAULT_CHUNK_BYTES, RetryPolicy, send
+from client_sdk.api.retry import RetryPolicy, send
+from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.api.wire import (
     LONGEST_JSON,
     Method,

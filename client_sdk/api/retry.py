@@ -1,20 +1,15 @@
-"""When a failed request is repeated, and after how long; and how an upload that was cut is resumed.
+"""When a failed request is repeated, and after how long; and how a program waits for a server that is away.
 
 The back-off is exponential with full jitter (Brooker, "Exponential Backoff And Jitter", AWS 2015), so that clients that
 lost their connections together do not reconnect together. A Retry-After field (RFC 9110, section 10.2.3) is the
-minimum pause. `send` repeats a request, and `Upload` resumes one that was cut; both pause in `back_off`.
-
-Uploads are resumed as draft-ietf-httpbis-resumable-upload says. A body of at most `chunk_bytes` is sent in one PUT. A
-longer body, and any body whose connection broke, is resumed: HEAD returns the server's offset, and PATCH requests send
-the rest from there. Chunks that a proxy finds too long (413) are halved. An offset beyond what this upload has sent
-belongs to another ciphertext: the whole body is then sent in one PUT, which replaces it. A request that the server
-certainly did not process is repeated as it is, by `send`.
+minimum pause. `send` repeats a request, and pauses in `back_off`. A program that runs through the layer `Outage`
+outlives restarts and upgrades of its server: `send` then repeats a request until the server is back.
 """
 
 from __future__ import annotations
 
-import hashlib
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -23,24 +18,22 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from client_sdk.api.wire import Failed, Method, Pause, Program, Request, Response, Signer, content_digest
+from client_sdk.api.wire import Effect, Failed, Pause, Program, Request, Response, Signer
 from client_sdk.errors import (
     ApiError,
+    ClientSDKError,
     ClocksDiffer,
     ConnectionFailed,
-    ContractBroken,
     ForeignAnswer,
     GaveUp,
-    MethodNotAllowed,
     NotFound,
     OffsetMismatch,
     UntrustedServer,
     error_class,
 )
 from protocols.errors import ParameterError
-from protocols.messages import ProblemDocument, UploadReceipt
+from protocols.messages import ProblemDocument
 from protocols.messages.base import PROBLEM_TYPES, problem_uri
-from protocols.messages.stages import CONTRIBUTION, PARTIAL_UPLOAD
 from protocols.pace import LONGEST_REST
 
 DEFAULT_ATTEMPTS: Final = 6
@@ -100,7 +93,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def is_foreign(response: Response) -> bool:
+def _is_foreign(response: Response) -> bool:
     """Return whether something else than the aggregator answered, such as a proxy; see `ForeignAnswer`."""
     return response.is_page or (response.status >= HTTPStatus.BAD_REQUEST and _problem_of(response) is None)
 
@@ -127,7 +120,7 @@ def _problem_of(response: Response) -> ProblemDocument | None:
 def _raise_problem(request: Request, response: Response) -> None:
     """Raise the `ApiError` of the problem document when `response` has one, and `ForeignAnswer` for a foreign one."""
     where, pause = (request.method, request.url, response.status), retry_after(response.headers)
-    if is_foreign(response):
+    if _is_foreign(response):
         location = response.headers.get("location", "") if response.status < HTTPStatus.BAD_REQUEST else ""
         raise ForeignAnswer(*where, response.media_type[:80], location[:200], pause)
     problem = _problem_of(response) if response.status >= HTTPStatus.BAD_REQUEST else None
@@ -260,120 +253,117 @@ def _is_transient(error: ConnectionFailed | ApiError, idempotent: bool) -> bool:
     return error.status in (_RETRIED if idempotent else _NOT_PROCESSED)
 
 
-# --- uploads ----------------------------------------------------------------------------------------------------------
+# --- while the server is away -----------------------------------------------------------------------------------------
 
-DEFAULT_CHUNK_BYTES: Final = 4 << 20
-_LEAST_CHUNK_BYTES: Final = 1 << 10
-"""Proxies that let no chunk of so many bytes through are not served."""
-_TRUE: Final = "?1"
-_OFFSET_CORRECTIONS: Final = 2
-"""How often one series of PATCH requests accepts another offset from the server."""
+_REPORT_SECONDS: Final = 2.0
+_REPORT_AGAIN_SECONDS: Final = 30.0
+_NO_SERVER: Final = frozenset({502, 503, 504})
+"""Statuses of a server that is starting or ending, and of a proxy without a server behind it."""
+_NO_ANSWER: Final = _NO_SERVER | {401}
+"""Statuses that do not end an outage: with 401 a server of several refuses the others' time."""
 
 
-@dataclass(repr=False)
-class Upload:
-    """One upload of a contribution."""
+@dataclass(frozen=True)
+class ServerUnreachable:
+    """No server has answered for `seconds`, for `reason`; this client keeps trying."""
 
-    url: str
-    headers: Mapping[str, str]
-    body: bytes
-    policy: RetryPolicy
-    chunk_bytes: int
-    signer: Signer | None
-    sent: int = 0
-    """Bytes of the body that may have reached the server."""
+    seconds: float
+    reason: str
 
-    def run(self) -> Program[UploadReceipt]:
-        """Store `body` as this client's contribution and return the server's receipt: the body is then durable.
 
-        Raises the error of the server's problem document (`RoundClosed`, `NotInCohort`, `ContributionConflict`, ...),
-        `ContractBroken` for an answer that does not fit the upload, and `GaveUp` after `policy.attempts` attempts of
-        one request, or interruptions without progress.
-        """
-        resumes, replaces = len(self.body) > self.chunk_bytes, False
-        reached, attempt = 0, 1  # the attempts are counted from the last time the server's offset grew
-        while True:
-            try:
-                offset, complete = (yield from self._progress()) if resumes else (0, False)
-                replaces = replaces or (offset > self.sent and not complete)
-                if offset > reached and not complete:
-                    reached, attempt = offset, 1
-                if replaces or not resumes:
-                    self.sent = len(self.body)
-                    fields = {"content-type": CONTRIBUTION, "content-digest": content_digest(self.body)}
-                    put = self._request("PUT", fields, self.body)
-                    return self._receipt("PUT", (yield from send(put, self.policy, idempotent=False)))
-                # A complete upload gets an empty last chunk with its digest, answered by a receipt or a conflict.
-                return (yield from self._patch(len(self.body) if complete else offset))
-            except (ConnectionFailed, ApiError) as error:
-                if not replaces and self._takes_smaller_chunks(error):
-                    resumes = True
-                    continue
-                yield from back_off(error, attempt, self.policy, counted=attempt)
-            attempt, resumes = attempt + 1, True
+@dataclass(frozen=True)
+class ServerBack:
+    """The server answers again after an outage of `seconds`."""
 
-    def _takes_smaller_chunks(self, error: ConnectionFailed | ApiError) -> bool:
-        """Halve the chunks where something before the aggregator found the body too long; return whether it was so."""
-        half = min(self.chunk_bytes, len(self.body)) // 2
-        too_long = isinstance(error, ForeignAnswer) and error.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        if not too_long or half < _LEAST_CHUNK_BYTES:
-            return False
-        self.chunk_bytes = half
-        return True
+    seconds: float
 
-    def _progress(self) -> Program[tuple[int, bool]]:
-        """Return the server's offset, 0 when it does not know the upload, and whether it has the whole body."""
-        try:
-            response = yield from send(self._request("HEAD", {}), self.policy)
-        except (NotFound, MethodNotAllowed):
-            return 0, False
-        text = response.headers.get("upload-offset", "")
-        if not text.isdigit():
-            raise ContractBroken("HEAD", self.url, response.status, "the answer has no Upload-Offset")
-        return int(text), response.headers.get("upload-complete") == _TRUE
 
-    def _patch(self, offset: int) -> Program[UploadReceipt]:
-        """Send the body from `offset` on, one PATCH per chunk."""
-        corrections = 0
-        while True:
-            chunk = memoryview(self.body)[offset : offset + self.chunk_bytes]
-            end = offset + len(chunk)
-            self.sent = max(self.sent, end)
-            try:
-                response = yield from send(self._chunk_request(offset, chunk), self.policy, idempotent=False)
-            except OffsetMismatch as error:
-                if corrections == _OFFSET_CORRECTIONS or error.offset is None or error.offset > end:
-                    raise
-                corrections, offset = corrections + 1, error.offset
-                continue
-            if end == len(self.body):
-                return self._receipt("PATCH", response)
-            text = response.headers.get("upload-offset", str(end))
-            if not text.isdigit() or not offset < int(text) <= end:
-                detail = "the Upload-Offset does not follow from the chunk"
-                raise ContractBroken("PATCH", self.url, response.status, detail)
-            offset = int(text)
+class StoppedInOutage(ClientSDKError):
+    """The caller's `stop()` returned True in a pause: the server cannot be reached, or asked the client to pause."""
 
-    def _chunk_request(self, offset: int, chunk: memoryview) -> Request:
-        is_last = offset + len(chunk) == len(self.body)
-        headers = {
-            "content-type": PARTIAL_UPLOAD,
-            "upload-offset": str(offset),
-            "upload-complete": _TRUE if is_last else "?0",
-            "content-digest": content_digest(chunk),
-        }
-        if is_last:
-            headers["repr-digest"] = content_digest(self.body)
-        return self._request("PATCH", headers, chunk)
 
-    def _request(self, method: Method, headers: Mapping[str, str], body: bytes | memoryview = b"") -> Request:
-        return Request(method, self.url, {**self.headers, **headers}, body, signer=self.signer)
+@dataclass
+class Outage:
+    """A layer that waits for a server that cannot be reached, and tells the user about it.
 
-    def _receipt(self, method: Method, response: Response) -> UploadReceipt:
-        try:
-            receipt = UploadReceipt.model_validate_json(response.body)
-        except ValidationError as error:
-            raise ContractBroken(method, self.url, response.status, "the receipt is malformed") from error
-        if receipt.digest != hashlib.sha256(self.body).hexdigest() or receipt.bytes != len(self.body):
-            raise ContractBroken(method, self.url, response.status, "the receipt is for another body")
-        return receipt
+    A request is then repeated any number of times, unless the retry policy names a number. An outage begins with the
+    first failed request and ends with the next answer. It is reported after 2 s, 30 s, 60 s, 120 s and so on.
+    """
+
+    patience: float | None = None
+    """Seconds after which an outage ends the program with `GaveUp`, which is also raised at once when a Retry-After
+    asks for more; None waits without limit."""
+    progress: Callable[[ServerUnreachable | ServerBack], object] = lambda _: None
+    """Receives `ServerUnreachable` and `ServerBack`."""
+    stop: Callable[[], bool] | None = None
+    """Asked before each pause; `StoppedInOutage` ends the program when it returns True."""
+    longest_pause: float | None = None
+    """Seconds between two requests, beyond those that a Retry-After asks for; None for the retry policy's."""
+    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
+    """Seconds that only increase."""
+    _failure: ConnectionFailed | ApiError | None = field(default=None, init=False)
+    _attempts: int = field(default=0, init=False)
+    _since: float = field(default=0.0, init=False)
+    _report_at: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.patience is not None and not self.patience >= 0.0:
+            raise ParameterError(f"patience must be at least 0 seconds, got {self.patience}")
+
+    def on_effect(self, effect: Effect) -> Effect:
+        """Note a request that found no server, and interrupt a pause in an outage where something else is due."""
+        match effect:
+            case Failed(error) if _is_away(error):
+                if self._failure is None:
+                    self._attempts, self._since, self._report_at = 0, self.clock(), _REPORT_SECONDS
+                self._attempts, self._failure = self._attempts + 1, error
+                asked = error.retry_after if isinstance(error, ApiError) else None
+                self._require_patience(error, asked or 0.0)
+            case Pause(seconds) if self._failure is not None:
+                return Pause(self._pause(seconds, self._failure))
+            case Pause() if self.stop and self.stop():
+                raise StoppedInOutage("stopped while the server asked this client to pause")
+        return effect
+
+    def on_reply(self, effect: Effect, reply: object) -> object:
+        """Reply that the server is waited for, and note its answer."""
+        if isinstance(effect, Failed):
+            return _is_away(effect.error)
+        if self._failure is not None and isinstance(reply, Response) and _is_servers(reply):
+            self._failure = None
+            if self._report_at > _REPORT_SECONDS:
+                self.progress(ServerBack(self.clock() - self._since))
+        return reply
+
+    def _require_patience(self, error: ConnectionFailed | ApiError, seconds: float) -> float:
+        """Return for how long the outage lasts; `GaveUp` if its patience ends now or within the next `seconds`."""
+        lasted = self.clock() - self._since
+        if self.patience is not None and (lasted >= self.patience or lasted + seconds > self.patience):
+            raise GaveUp(self._attempts, error) from error
+        return lasted
+
+    def _pause(self, seconds: float, error: ConnectionFailed | ApiError) -> float:
+        """Report the outage when it is due; return how many of the `seconds` to pause."""
+        lasted = self._require_patience(error, 0.0)
+        if self.stop and self.stop():
+            raise StoppedInOutage(f"stopped while waiting for the server: {error}")
+        if lasted >= self._report_at:
+            self.progress(ServerUnreachable(lasted, str(error)))
+            self._report_at = max(_REPORT_AGAIN_SECONDS, 2.0 * lasted)
+        if self.longest_pause is not None:
+            asked = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
+            if seconds > asked + self.longest_pause:  # the remainder: clients stay spread over the time
+                seconds = asked + (seconds - asked) % self.longest_pause
+        return seconds if self.patience is None else min(seconds, self.patience - lasted)
+
+
+def _is_away(error: ConnectionFailed | ApiError) -> bool:
+    """Whether there was no server, or none that answers requests now. A body that is too long stays too long."""
+    if isinstance(error, ForeignAnswer):
+        return error.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    return isinstance(error, ConnectionFailed | ClocksDiffer) or error.status in _NO_SERVER
+
+
+def _is_servers(response: Response) -> bool:
+    """Whether a server answered, and answers requests now."""
+    return response.status not in _NO_ANSWER and not _is_foreign(response)

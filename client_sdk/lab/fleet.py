@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from client_sdk.api.calls import RoundChanged
 from client_sdk.api.http import SyncDriver
+from client_sdk.api.retry import Outage, StoppedInOutage
 from client_sdk.api.wire import Program, through
 from client_sdk.history import History
 from client_sdk.lab.fleet_rounds import (
@@ -46,14 +47,7 @@ from client_sdk.rounds.events import RoundMissed, RoundReport, TaskEnded, ignore
 from client_sdk.rounds.join import Account, join
 from client_sdk.rounds.key_holder import KeyHolder
 from client_sdk.rounds.member import CertificateSource, MembershipCheck, Stop
-from client_sdk.rounds.polling import (
-    Outage,
-    RoundChange,
-    StoppedInOutage,
-    await_round,
-    follow_rounds,
-    is_over,
-)
+from client_sdk.rounds.polling import RoundChange, await_round, follow_rounds, is_over
 from client_sdk.store import MemoryStore
 from client_sdk.store.identity import Identity
 from client_sdk.store.states import ClientState

@@ -11,6 +11,7 @@ from typing import Final, Literal, Protocol, TypeVar
 import numpy as np
 
 from client_sdk.agreement.policy import Policy
+from client_sdk.api.retry import Outage
 from client_sdk.api.wire import Program
 from client_sdk.committee import CommitteeMember
 from client_sdk.errors import ClientSDKError, PolicyRefused
@@ -21,7 +22,7 @@ from client_sdk.rounds.join import Account, ClientOptions, join
 from client_sdk.rounds.loop import REFUSED, play, tell_refusal
 from client_sdk.rounds.masked import MaskedRound
 from client_sdk.rounds.member import CertificateSource
-from client_sdk.rounds.polling import Outage, is_over
+from client_sdk.rounds.polling import is_over
 from client_sdk.store import MemoryStore
 from client_sdk.store.identity import Identity
 from client_sdk.training.base import TrainingConfig

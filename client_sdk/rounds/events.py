@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from client_sdk.api.retry import ServerBack, ServerUnreachable
 from protocols.messages import TaskView
 
 
@@ -147,21 +148,6 @@ class ModelBehind:
     """The newest model is not available, for `reason`: of a task that ended, or because no server answers."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class ServerUnreachable:
-    """No server has answered for `seconds`, for `reason`; this client keeps trying."""
-
-    seconds: float
-    reason: str
-
-
-@dataclass(frozen=True)
-class ServerBack:
-    """The server answers again after an outage of `seconds`."""
-
-    seconds: float
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from client_sdk.agreement.terms import AgreedTerms, TaskTerms
 from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import Timeouts
 from client_sdk.api.requests import check_secret
-from client_sdk.api.retry import DEFAULT_CHUNK_BYTES, RetryPolicy
+from client_sdk.api.retry import RetryPolicy
+from client_sdk.api.upload import DEFAULT_CHUNK_BYTES
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict, ContractBroken, LocalFileError, NotEnrolled, PolicyRefused
 from client_sdk.rounds.ledger import OwnLedger, check_budget, listed_sums, read_ledger, reserve_budget

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Final, cast
 
 from client_sdk.api.calls import RoundChanged
+from client_sdk.api.retry import Outage, StoppedInOutage
 from client_sdk.api.wire import Program, Turn, through
 from client_sdk.errors import (
     Abstained,
@@ -43,15 +44,7 @@ from client_sdk.rounds.ledger import release_budget
 from client_sdk.rounds.member import Member, Stop
 from client_sdk.rounds.newest import newest_model
 from client_sdk.rounds.part import Part
-from client_sdk.rounds.polling import (
-    NothingNew,
-    Outage,
-    RoundChange,
-    SeenRounds,
-    StoppedInOutage,
-    follow_rounds,
-    report_waiting,
-)
+from client_sdk.rounds.polling import NothingNew, RoundChange, SeenRounds, follow_rounds, report_waiting
 from client_sdk.rounds.work_ahead import working_ahead
 from protocols.errors import AlreadySummed, CertificateError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RefusalReason, RoundView, Schedule

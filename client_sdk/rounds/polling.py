@@ -1,4 +1,4 @@
-"""Following the rounds of a task, also while its server is away: what every poll loop of the SDK calls.
+"""Following the rounds of a task: what every poll loop of the SDK calls.
 
 change = None
 while not isinstance(change, TaskEnded):
@@ -9,35 +9,21 @@ while not isinstance(change, TaskEnded):
         case NothingNew(task):
             ...  # no change within 20 s
 
-Run through the layer `Outage`, a program outlives restarts and upgrades of its server.
+`SeenRounds` notices a server that was restored from a backup.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Final
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import ApiCalls, RoundChanged
 from client_sdk.api.requests import or_none
-from client_sdk.api.retry import is_foreign
-from client_sdk.api.wire import Effect, Failed, Pause, Program, Response
-from client_sdk.errors import ApiError, ClientSDKError, ClocksDiffer, ConnectionFailed, ForeignAnswer, GaveUp
-from client_sdk.rounds.events import (
-    Progress,
-    ServerBack,
-    ServerRestored,
-    ServerUnreachable,
-    TaskEnded,
-    Waiting,
-    ignore_event,
-    waiting_to_start,
-)
-from protocols.errors import ParameterError
+from client_sdk.api.wire import Pause, Program
+from client_sdk.rounds.events import Progress, ServerRestored, TaskEnded, Waiting, ignore_event, waiting_to_start
 from protocols.messages import RoundView, TaskView
 from protocols.messages.stages import RoundState
 
@@ -45,12 +31,6 @@ LONG_POLL_SECONDS: Final = 20.0
 """How long one request waits for a change."""
 _START_PAUSE: Final = 0.2
 _LOG = logging.getLogger(__name__)
-_REPORT_SECONDS: Final = 2.0
-_REPORT_AGAIN_SECONDS: Final = 30.0
-_NO_SERVER: Final = frozenset({502, 503, 504})
-"""Statuses of a server that is starting or ending, and of a proxy without a server behind it."""
-_NO_ANSWER: Final = _NO_SERVER | {401}
-"""Statuses that do not end an outage: with 401 a server of several refuses the others' time."""
 
 
 @dataclass(frozen=True)
@@ -228,100 +208,3 @@ def _position(change: RoundChange) -> tuple[int, int]:
             return 0, task.completed_rounds + task.failed_rounds
         case TaskEnded():
             return 0, 0
-
-
-# --- while the server is away --------------------------------------------------------------------------------------
-
-
-class StoppedInOutage(ClientSDKError):
-    """The caller's `stop()` returned True in a pause: the server cannot be reached, or asked the client to pause."""
-
-
-@dataclass
-class Outage:
-    """A layer that waits for a server that cannot be reached, and tells the user about it.
-
-    A request is then repeated any number of times, unless the retry policy names a number. An outage begins with the
-    first failed request and ends with the next answer. It is reported after 2 s, 30 s, 60 s, 120 s and so on.
-    """
-
-    patience: float | None = None
-    """Seconds after which an outage ends the program with `GaveUp`, which is also raised at once when a Retry-After
-    asks for more; None waits without limit."""
-    progress: Progress = ignore_event
-    """Receives `ServerUnreachable` and `ServerBack`."""
-    stop: Callable[[], bool] | None = None
-    """Asked before each pause; `StoppedInOutage` ends the program when it returns True."""
-    longest_pause: float | None = None
-    """Seconds between two requests, beyond those that a Retry-After asks for; None for the retry policy's."""
-    clock: Callable[[], float] = field(default=time.monotonic, repr=False)
-    """Seconds that only increase."""
-    _failure: ConnectionFailed | ApiError | None = field(default=None, init=False)
-    _attempts: int = field(default=0, init=False)
-    _since: float = field(default=0.0, init=False)
-    _report_at: float = field(default=0.0, init=False)
-
-    def __post_init__(self) -> None:
-        if self.patience is not None and not self.patience >= 0.0:
-            raise ParameterError(f"patience must be at least 0 seconds, got {self.patience}")
-
-    def on_effect(self, effect: Effect) -> Effect:
-        """Note a request that found no server, and interrupt a pause in an outage where something else is due."""
-        match effect:
-            case Failed(error) if _is_away(error):
-                if self._failure is None:
-                    self._attempts, self._since, self._report_at = 0, self.clock(), _REPORT_SECONDS
-                self._attempts, self._failure = self._attempts + 1, error
-                asked = error.retry_after if isinstance(error, ApiError) else None
-                self._require_patience(error, asked or 0.0)
-            case Pause(seconds) if self._failure is not None:
-                return Pause(self._pause(seconds, self._failure))
-            case Pause() if self.stop and self.stop():
-                raise StoppedInOutage("stopped while the server asked this client to pause")
-        return effect
-
-    def on_reply(self, effect: Effect, reply: object) -> object:
-        """Reply that the server is waited for, and note its answer."""
-        if isinstance(effect, Failed):
-            return _is_away(effect.error)
-        if self._failure is not None and isinstance(reply, Response) and _is_servers(reply):
-            self._failure = None
-            if self._report_at > _REPORT_SECONDS:
-                self._tell(ServerBack(self.clock() - self._since))
-        return reply
-
-    def _require_patience(self, error: ConnectionFailed | ApiError, seconds: float) -> float:
-        """Return for how long the outage lasts; `GaveUp` if its patience ends now or within the next `seconds`."""
-        lasted = self.clock() - self._since
-        if self.patience is not None and (lasted >= self.patience or lasted + seconds > self.patience):
-            raise GaveUp(self._attempts, error) from error
-        return lasted
-
-    def _pause(self, seconds: float, error: ConnectionFailed | ApiError) -> float:
-        """Report the outage when it is due; return how many of the `seconds` to pause."""
-        lasted = self._require_patience(error, 0.0)
-        if self.stop and self.stop():
-            raise StoppedInOutage(f"stopped while waiting for the server: {error}")
-        if lasted >= self._report_at:
-            self._tell(ServerUnreachable(lasted, str(error)))
-            self._report_at = max(_REPORT_AGAIN_SECONDS, 2.0 * lasted)
-        if self.longest_pause is not None:
-            asked = (error.retry_after if isinstance(error, ApiError) else None) or 0.0
-            if seconds > asked + self.longest_pause:  # the remainder: clients stay spread over the time
-                seconds = asked + (seconds - asked) % self.longest_pause
-        return seconds if self.patience is None else min(seconds, self.patience - lasted)
-
-    def _tell(self, event: ServerUnreachable | ServerBack) -> None:
-        self.progress(event)
-
-
-def _is_away(error: ConnectionFailed | ApiError) -> bool:
-    """Whether there was no server, or none that answers requests now. A body that is too long stays too long."""
-    if isinstance(error, ForeignAnswer):
-        return error.status != HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    return isinstance(error, ConnectionFailed | ClocksDiffer) or error.status in _NO_SERVER
-
-
-def _is_servers(response: Response) -> bool:
-    """Whether a server answered, and answers requests now."""
-    return response.status not in _NO_ANSWER and not is_foreign(response)

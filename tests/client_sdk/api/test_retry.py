@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 
 from client_sdk.api.calls import ApiCalls, RoundChanged
-from client_sdk.api.retry import DEFAULT_ATTEMPTS, LONGEST_PAUSE, RetryPolicy, retry_after, send
+from client_sdk.api.retry import (
+    DEFAULT_ATTEMPTS,
+    LONGEST_PAUSE,
+    Outage,
+    RetryPolicy,
+    ServerBack,
+    ServerUnreachable,
+    StoppedInOutage,
+    retry_after,
+    send,
+)
 from client_sdk.api.wire import Program, Request, Response, Traffic, through
 from client_sdk.errors import (
     PROBLEM_ERRORS,
@@ -28,16 +38,8 @@ from client_sdk.errors import (
     ServerFault,
     Unavailable,
 )
-from client_sdk.rounds.events import Event, ServerBack, ServerUnreachable, TaskEnded
-from client_sdk.rounds.polling import (
-    NothingNew,
-    Outage,
-    RoundChange,
-    StoppedInOutage,
-    await_round,
-    follow_rounds,
-    is_over,
-)
+from client_sdk.rounds.events import Event, TaskEnded
+from client_sdk.rounds.polling import NothingNew, RoundChange, await_round, follow_rounds, is_over
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
 from protocols.messages.base import PROBLEM_TYPES
