@@ -6,8 +6,6 @@ from client_sdk.api.http import AsyncDriver as AsyncDriver  # provisional
 from client_sdk.api.http import SyncDriver as SyncDriver  # provisional
 from client_sdk.api.http import Timeouts as Timeouts  # stable
 from client_sdk.api.retry import RetryPolicy as RetryPolicy  # stable
-from client_sdk.api.retry import ServerBack as ServerBack  # given
-from client_sdk.api.retry import ServerUnreachable as ServerUnreachable  # given
 from client_sdk.api.wire import Traffic as Traffic  # given
 from client_sdk.client import AsyncClient as AsyncClient  # stable
 from client_sdk.client import Client as Client  # stable
@@ -74,7 +72,9 @@ from client_sdk.rounds.events import Progress as Progress  # stable
 from client_sdk.rounds.events import RoundAbstained as RoundAbstained  # given
 from client_sdk.rounds.events import RoundMissed as RoundMissed  # given
 from client_sdk.rounds.events import RoundReport as RoundReport  # given
+from client_sdk.rounds.events import ServerBack as ServerBack  # given
 from client_sdk.rounds.events import ServerRestored as ServerRestored  # given
+from client_sdk.rounds.events import ServerUnreachable as ServerUnreachable  # given
 from client_sdk.rounds.events import ShareSent as ShareSent  # given
 from client_sdk.rounds.events import SnapshotPublished as SnapshotPublished  # given
 from client_sdk.rounds.events import SurvivorsConfirmed as SurvivorsConfirmed  # given

@@ -263,21 +263,6 @@ _NO_ANSWER: Final = _NO_SERVER | {401}
 """Statuses that do not end an outage: with 401 a server of several refuses the others' time."""
 
 
-@dataclass(frozen=True)
-class ServerUnreachable:
-    """No server has answered for `seconds`, for `reason`; this client keeps trying."""
-
-    seconds: float
-    reason: str
-
-
-@dataclass(frozen=True)
-class ServerBack:
-    """The server answers again after an outage of `seconds`."""
-
-    seconds: float
-
-
 class StoppedInOutage(ClientSDKError):
     """The caller's `stop()` returned True in a pause: the server cannot be reached, or asked the client to pause."""
 
@@ -293,8 +278,8 @@ class Outage:
     patience: float | None = None
     """Seconds after which an outage ends the program with `GaveUp`, which is also raised at once when a Retry-After
     asks for more; None waits without limit."""
-    progress: Callable[[ServerUnreachable | ServerBack], object] = lambda _: None
-    """Receives `ServerUnreachable` and `ServerBack`."""
+    report: Callable[[float, str | None], object] = lambda *_: None
+    """Called with the seconds that an outage has lasted and why, and with None for the reason when it has ended."""
     stop: Callable[[], bool] | None = None
     """Asked before each pause; `StoppedInOutage` ends the program when it returns True."""
     longest_pause: float | None = None
@@ -332,7 +317,7 @@ class Outage:
         if self._failure is not None and isinstance(reply, Response) and _is_servers(reply):
             self._failure = None
             if self._report_at > _REPORT_SECONDS:
-                self.progress(ServerBack(self.clock() - self._since))
+                self.report(self.clock() - self._since, None)
         return reply
 
     def _require_patience(self, error: ConnectionFailed | ApiError, seconds: float) -> float:
@@ -348,7 +333,7 @@ class Outage:
         if self.stop and self.stop():
             raise StoppedInOutage(f"stopped while waiting for the server: {error}")
         if lasted >= self._report_at:
-            self.progress(ServerUnreachable(lasted, str(error)))
+            self.report(lasted, str(error))
             self._report_at = max(_REPORT_AGAIN_SECONDS, 2.0 * lasted)
         if self.longest_pause is not None:
             asked = (error.retry_after if isinstance(error, ApiError) else None) or 0.0

@@ -17,7 +17,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from client_sdk.api.retry import ServerBack, ServerUnreachable
 from client_sdk.cli.common import console, table
 from client_sdk.rounds.events import (
     AggregateRejected,
@@ -32,7 +31,9 @@ from client_sdk.rounds.events import (
     RoundAbstained,
     RoundMissed,
     RoundReport,
+    ServerBack,
     ServerRestored,
+    ServerUnreachable,
     ShareSent,
     SnapshotPublished,
     SurvivorsConfirmed,

@@ -43,7 +43,7 @@ from client_sdk.lab.fleet_rounds import (
 )
 from client_sdk.lab.shared_model import FleetPart, ModelCache, SharedFollower
 from client_sdk.model.sync import MissedRounds, fetch_missed, usable_snapshot
-from client_sdk.rounds.events import RoundMissed, RoundReport, TaskEnded, ignore_event
+from client_sdk.rounds.events import RoundMissed, RoundReport, TaskEnded, ignore_event, report_outage
 from client_sdk.rounds.join import Account, join
 from client_sdk.rounds.key_holder import KeyHolder
 from client_sdk.rounds.member import CertificateSource, MembershipCheck, Stop
@@ -114,7 +114,8 @@ class Fleet:
         return self._run(make(), self._local.driver)
 
     def _run(self, program: Program[T], driver: SyncDriver | None = None) -> T:
-        outage = Outage(self._options.patience, self._options.progress or ignore_event, self._is_stopping)
+        report = report_outage(self._options.progress or ignore_event)
+        outage = Outage(self._options.patience, report, self._is_stopping)
         return (driver or self._driver).run(through(program, outage))
 
     # --- enrolment and keys --------------------------------------------------------------------------------------

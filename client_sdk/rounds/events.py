@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from client_sdk.api.retry import ServerBack, ServerUnreachable
 from protocols.messages import TaskView
 
 
@@ -151,6 +150,21 @@ class ModelBehind:
 
 
 @dataclass(frozen=True)
+class ServerUnreachable:
+    """No server has answered for `seconds`, for `reason`; this client keeps trying."""
+
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class ServerBack:
+    """The server answers again after an outage of `seconds`."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class ServerRestored:
     """The server's newest round is `round`, and this client has seen round `known`: it was restored from a backup."""
 
@@ -165,6 +179,15 @@ class TaskEnded:
     """The task accepts no more contributions."""
 
     state: Literal["closed", "complete", "failed"]
+
+
+def report_outage(progress: Progress) -> Callable[[float, str | None], None]:
+    """Return what an `Outage` calls, which tells `progress` how long the server is away, or was."""
+
+    def report(seconds: float, reason: str | None) -> None:
+        progress(ServerBack(seconds) if reason is None else ServerUnreachable(seconds, reason))
+
+    return report
 
 
 def waiting_to_start(task: TaskView, needs_keyring: bool) -> Waiting:

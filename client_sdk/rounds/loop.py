@@ -39,6 +39,7 @@ from client_sdk.rounds.events import (
     TaskEnded,
     Waiting,
     ignore_event,
+    report_outage,
 )
 from client_sdk.rounds.ledger import release_budget
 from client_sdk.rounds.member import Member, Stop
@@ -106,7 +107,7 @@ def follow_task(
     at a time when it is given (`GaveUp`). Raises `LocalFileError` while another process does the same with the same
     records.
     """
-    outage = Outage(patience, role.progress, stop, _longest_pause(role.member.terms.schedule))
+    outage = Outage(patience, report_outage(role.progress), stop, _longest_pause(role.member.terms.schedule))
     with suppress(StoppedInOutage), role.exclusively():
         return (yield from through(_follow(role, stop, poll_seconds), outage))
     return None
@@ -175,7 +176,7 @@ def take_part(
             f"this client is in the committee of task {member.terms.name!r} and contributes nothing: call serve(), or "
             "run hushrec committee serve"
         )
-    contributor, outage = None, Outage(patience, progress, stop, _longest_pause(member.terms.schedule))
+    contributor, outage = None, Outage(patience, report_outage(progress), stop, _longest_pause(member.terms.schedule))
     with suppress(StoppedInOutage):
         if not (yield from through(part.load_catalogue(progress, stop), outage)):
             return []

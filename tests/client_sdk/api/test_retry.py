@@ -16,8 +16,6 @@ from client_sdk.api.retry import (
     LONGEST_PAUSE,
     Outage,
     RetryPolicy,
-    ServerBack,
-    ServerUnreachable,
     StoppedInOutage,
     retry_after,
     send,
@@ -38,7 +36,7 @@ from client_sdk.errors import (
     ServerFault,
     Unavailable,
 )
-from client_sdk.rounds.events import Event, TaskEnded
+from client_sdk.rounds.events import Event, ServerBack, ServerUnreachable, TaskEnded, report_outage
 from client_sdk.rounds.polling import NothingNew, RoundChange, await_round, follow_rounds, is_over
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
@@ -215,7 +213,7 @@ def test_a_foreign_answer_says_nothing_of_the_task_and_is_repeated(answer: Respo
 @pytest.mark.parametrize("answer", FOREIGN, ids=lambda answer: f"{answer.status} {answer.media_type}")
 def test_a_foreign_answer_is_waited_out_as_an_outage(answer: Response) -> None:
     server, told = Server(20, lambda _: answer), list[Event]()
-    assert server.run(requesting(GET), progress=told.append) == b"here"
+    assert server.run(requesting(GET), report=report_outage(told.append)) == b"here"
     first, *_, last = told
     assert isinstance(first, ServerUnreachable) and isinstance(last, ServerBack)
     assert first.reason.startswith(f"GET {GET.url}: {answer.status}")
@@ -323,15 +321,15 @@ def test_a_server_that_answers_with_errors_is_not_waited_for() -> None:
 
 def test_an_outage_is_reported_at_growing_intervals_and_a_short_one_is_not() -> None:
     server, told = Server(failures=40), list[Event]()
-    server.run(requesting(GET), progress=told.append)
+    server.run(requesting(GET), report=report_outage(told.append))
     assert [round(event.seconds) for event in told if isinstance(event, ServerUnreachable)] == [3, 31, 63, 127, 255]
     assert isinstance(told[0], ServerUnreachable)
     assert told[0].reason == f"GET {GET.url}: connection refused"
     assert told[-1] == ServerBack(server.clock())
     told.clear()
-    Server(failures=1).run(requesting(GET), progress=told.append)
+    Server(failures=1).run(requesting(GET), report=report_outage(told.append))
     assert told == []
-    Server(1, status(503, retry_after="100")).run(requesting(GET), progress=told.append)
+    Server(1, status(503, retry_after="100")).run(requesting(GET), report=report_outage(told.append))
     assert [type(event) for event in told] == [ServerUnreachable, ServerUnreachable, ServerUnreachable, ServerBack]
 
 
@@ -345,7 +343,7 @@ def test_one_outage_of_several_requests_is_reported_as_one() -> None:
             yield from ApiCalls(URL, "token", POLICY).contribute("t", 1, "c", b"body")
 
     server, told = Server(failures=8, failure=lost), list[Event]()
-    server.run(program(), progress=told.append)
+    server.run(program(), report=report_outage(told.append))
     assert [type(event) for event in told] == [ServerUnreachable, ServerBack]
     assert [request.method for request in server.runner.requests[4:]] == ["PUT", *["HEAD"] * 4]
 

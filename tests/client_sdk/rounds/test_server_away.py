@@ -26,11 +26,20 @@ import pytest
 from client_sdk import AsyncClient, Client, ClientOptions, GaveUp, Identity, MemoryStore, Operator, Policy, RoundReport
 from client_sdk.api.calls import ApiCalls, RoundChanged
 from client_sdk.api.http import SyncDriver
-from client_sdk.api.retry import DEFAULT_ATTEMPTS, RetryPolicy, ServerBack, ServerUnreachable
+from client_sdk.api.retry import DEFAULT_ATTEMPTS, RetryPolicy
 from client_sdk.api.wire import Program, Request, Response
 from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
-from client_sdk.rounds.events import Event, Progress, RoundMissed, ServerRestored, ShareSent, TaskEnded
+from client_sdk.rounds.events import (
+    Event,
+    Progress,
+    RoundMissed,
+    ServerBack,
+    ServerRestored,
+    ServerUnreachable,
+    ShareSent,
+    TaskEnded,
+)
 from client_sdk.rounds.loop import _Contributor
 from client_sdk.rounds.polling import RoundChange, SeenRounds, follow_rounds
 from client_sdk.store.states import SignedSets
