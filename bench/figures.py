@@ -238,7 +238,7 @@ figure(
     always=False,
 )
 for _servers in ("one", "two"):
-    figure(f"large_round.{_servers}.server_cpu_ms_per_client", "ms", "", "with so many, who stay", always=False)
+    figure(f"large_round.{_servers}.server_cpu_ms_per_client", "ms", "", "with so many that stay", always=False)
 figure("overload.idle.kib_per_poll", "KiB", "", "memory of the server for a member that waits in a long poll")
 figure("overload.idle.server_cpu_ms_per_s", "ms", "", "its processor time a second while 500 members wait")
 figure("overload.idle.health_p99_ms", "ms", "", "a health check meanwhile")
