@@ -5,10 +5,10 @@ Only hashes of tokens are stored or compared. Every route that needs a token dep
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from fastapi import Depends, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -47,6 +47,8 @@ METHOD_SENT: Final = "hushrec.method"
 """Scope key: the method that the client sent and signed, where the request is routed as another."""
 _SIGNED_REQUEST: Final = "hushrec.signed_request"
 """Scope key: the `SignedRequest` whose signature was verified."""
+_AUTHENTICATED: Final = "hushrec.authenticated"
+"""Scope key: the `Principal`, once the whole request was found to be its own."""
 _FIELDS_READ: Final = {name.encode(): name for name in (SIGNATURE_INPUT, SIGNATURE, "host", *SIGNED_FIELDS)}
 _UNKNOWN_HOST: Final = (
     "the address of the request is not one of this server's: if clients use it, the server's operator adds it to "
@@ -74,6 +76,9 @@ async def authenticate(request: Request) -> Principal:
     request and the clock of this server is wrong. Raises `RequestValidationError` for a query
     that the route does not know, after all others.
     """
+    known: Principal | None = request.scope.get(_AUTHENTICATED)
+    if known is not None:  # another dependency of the route has asked
+        return known
     services, credentials = services_of(request), await _bearer(request)
     if credentials is None:
         services.limits.failure(client_address(request.scope))
@@ -93,6 +98,7 @@ async def authenticate(request: Request) -> Principal:
         services.clocks.refuse_too_far()
     _verify_request(services, request.scope, principal, token_hash)
     check_query(request)
+    request.scope[_AUTHENTICATED] = principal
     return principal
 
 
@@ -260,24 +266,25 @@ def signed_request(scope: Scope) -> SignedRequest | None:
 # --- who may use a route ----------------------------------------------------------------------------------------------
 
 
-class _Authentication(SecurityBase):
-    """`authenticate` and the scheme that the API's description names, as one dependency: each costs 10 us."""
-
-    def __init__(self) -> None:
-        self.model, self.scheme_name = _bearer.model, _bearer.scheme_name
-
-    async def __call__(self, request: Request) -> Principal:
-        return await authenticate(request)
+Made = TypeVar("Made")
 
 
-PrincipalOf = Annotated[Principal, Depends(_Authentication())]
+class Authenticated(SecurityBase, Generic[Made]):
+    """A dependency that authenticates a request, and returns what `make` makes of it and its principal.
+
+    One dependency in place of two or three: each costs as much time as reading the request's headers.
+    """
+
+    def __init__(self, make: Callable[[Request, Principal], Made]) -> None:
+        self.model, self.scheme_name, self._make = _bearer.model, _bearer.scheme_name, make
+
+    async def __call__(self, request: Request) -> Made:
+        """Raise as `authenticate`, and what `make` raises."""
+        return self._make(request, await authenticate(request))
+
+
+PrincipalOf = Annotated[Principal, Depends(Authenticated(lambda _, principal: principal))]
 """The principal that makes the request."""
-
-
-def principal_of(request: Request) -> Principal:
-    """Return the principal of a request that was authenticated; `KeyError` for another one."""
-    found: Principal = request.scope[PRINCIPAL]
-    return found
 
 
 def require_operator(principal: Principal, least: OperatorRole) -> Operator:

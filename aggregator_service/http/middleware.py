@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, MutableMapping, Sequence
+from collections.abc import Awaitable, Mapping, MutableMapping, Sequence
 from typing import Any, Final
 
 from starlette.middleware.cors import CORSMiddleware
@@ -125,20 +125,25 @@ class BodyGuard:
         """Handle one request."""
         if scope["type"] != "http":
             return self._app(scope, receive, send)
-        refused = _refused_head(scope)
+        fields = dict(scope["headers"])
+        refused = _refused_head(scope, fields)
         if refused is not None:
             answer = problem_response(Request(scope), "bad-request", refused, {"Connection": "close"})
             return answer(scope, receive, send)
-        scope["headers"] = _in_one_form(scope["headers"])
+        scope["headers"] = _in_one_form(scope["headers"], fields)
         body = _Body(scope, receive)
         return self._app(scope, body.receive, body.sender(send))
 
 
-def _in_one_form(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
+def _in_one_form(
+    headers: Sequence[tuple[bytes, bytes]], fields: Mapping[bytes, bytes]
+) -> Sequence[tuple[bytes, bytes]]:
     """Return the fields of a request, whose meaning may be written in several forms, in the one that routes read.
 
-    Lines of If-None-Match are one list (RFC 9110, 5.3), and a length of 00 is 0.
+    Lines of If-None-Match are one list (RFC 9110, 5.3), and a length of 00 is 0. fields: the last of each name.
     """
+    if len(fields) == len(headers) and fields.get(b"content-length", b"1").strip(b"0"):
+        return headers  # nothing comes twice, and there is no length of 0, as in most requests
     known = [value for name, value in headers if name == b"if-none-match"]
     padded = any(name == b"content-length" and value != b"0" and not value.strip(b"0") for name, value in headers)
     if len(known) < 2 and not padded:
@@ -151,18 +156,18 @@ def _in_one_form(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes
     return [*others, (b"if-none-match", b", ".join(known))] if known else others
 
 
-def _refused_head(scope: Scope) -> str | None:
-    """Return why the line or the headers of a request are refused, None if they are not."""
+def _refused_head(scope: Scope, fields: Mapping[bytes, bytes]) -> str | None:
+    """Return why the line or the headers of a request are refused, None if they are not; fields: by name."""
     headers = scope["headers"]
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     if scope["method"] == "CONNECT" or not path.startswith("/"):
         return "the target of a request is a path: this server is no proxy"
     if len(headers) > _MOST_FIELDS:
         return f"the request has more than {_MOST_FIELDS} header fields"
-    fields = sum(len(name) + len(value) for name, value in headers)
-    if len(scope["path"]) + len(scope["query_string"]) + fields > _HEAD_BYTES:
+    length = sum([len(name) + len(value) for name, value in headers])
+    if len(scope["path"]) + len(scope["query_string"]) + length > _HEAD_BYTES:
         return f"the request line and the headers are longer than {_HEAD_BYTES} bytes"
-    if any(name == b"transfer-encoding" for name, _ in headers):
+    if b"transfer-encoding" in fields:
         return "send the body with Content-Length: Transfer-Encoding is not accepted"
     return None
 

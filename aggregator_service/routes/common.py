@@ -25,7 +25,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from aggregator_service.access.principals import Enrolled, Principal
-from aggregator_service.http.authentication import principal_of
+from aggregator_service.http.authentication import Authenticated
 from aggregator_service.http.fields import (
     JSON_CACHING,
     LONGEST_WAIT,
@@ -64,7 +64,8 @@ _INITIAL: Final = "Round number; 0 for the initial model of a task that starts f
 RoundNumber = Annotated[int, _number("Round number, from 1.", 1), BeforeValidator(_plain_number)]
 SnapshotNumber = Annotated[int, _number(_INITIAL, 0), BeforeValidator(_plain_number)]
 Wait = Annotated[float, Query(description="Long poll: seconds to wait at most.", ge=0, le=LONGEST_WAIT, examples=[20])]
-IfNoneMatch = Annotated[str | None, Header(description="ETag of the version that the client has.")]
+KNOWN: Final = "ETag of the version that the client has."
+IfNoneMatch = Annotated[str | None, Header(description=KNOWN)]
 
 
 def guarded(*slugs: str) -> dict[int | str, dict[str, Any]]:
@@ -159,11 +160,11 @@ TAGGED: Final[dict[int | str, dict[str, Any]]] = {
 class RawBody:
     """The raw bytes that a request sends. A route receives them itself by asking for this dependency.
 
-    services: of the process, so that the route need not ask for them, too: each dependency costs.
+    services, principal: of the process and of the request, so that a route need not ask for them, too.
     """
 
-    def __init__(self, services: Services, request: Request) -> None:
-        self.services, self._request = services, request
+    def __init__(self, services: Services, principal: Principal, request: Request) -> None:
+        self.services, self.principal, self._request = services, principal, request
 
     def announced(self, *, exact: int | None = None, most: int | None = None) -> tuple[int, str]:
         """Return the length in bytes and the SHA-256 (hex) that the headers announce.
@@ -195,23 +196,21 @@ class RawBody:
         return Response(status_code=201 if stored else 200)
 
 
-async def _raw_body(request: Request) -> RawBody:
-    """Return the body to a route of whoever has no eight uploads under way: else `Problem` too-many-requests.
-
-    The caller was authenticated before: a route asks for its principal first.
-    """
-    services, principal = services_of(request), principal_of(request)
+def _raw_body(request: Request, principal: Principal) -> RawBody:
+    """Return the body to a route of whoever has no eight uploads under way: else `Problem` too-many-requests."""
+    services = services_of(request)
     sender = principal.client_id if isinstance(principal, Enrolled) else f"operator {principal.name}"
     services.uploads.start(sender)
     request.scope[_UPLOADER] = sender
-    return RawBody(services, request)
+    return RawBody(services, principal, request)
 
 
 _UPLOADER: Final = "hushrec.uploader"
 """Scope key: whose upload the request counts as."""
 
 
-RawBodyOf = Annotated[RawBody, Depends(_raw_body)]
+_RAW_BODY: Final = Authenticated(_raw_body)
+RawBodyOf = Annotated[RawBody, Depends(_RAW_BODY)]
 """The raw body of the request, for routes that receive it themselves; it counts as an upload of its sender."""
 
 
@@ -233,7 +232,7 @@ class CheckedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return FastAPI's handler of the route, after the checks."""
         handle = super().get_route_handler()
-        if any(one.call is _raw_body for one in self.dependant.dependencies):
+        if any(one.call is _RAW_BODY for one in self.dependant.dependencies):
 
             async def counted(request: Request) -> Response:
                 try:
@@ -290,11 +289,11 @@ def _is_json(content_type: str) -> bool:
 class Answer:
     """Answers 200 or, if If-None-Match of the request names the ETag of the answer, 304.
 
-    services: see `RawBody`. digest: the SHA-256 of a body, hex.
+    services, principal: see `RawBody`. digest: the SHA-256 of a body, hex.
     """
 
     def __init__(self, services: Services, principal: Principal, known: str | None) -> None:
-        self.services, self._principal, self._known = services, principal, known
+        self.services, self.principal, self._known = services, principal, known
 
     def json(self, view: BaseModel) -> Response:
         """Answer with a view, of which a client may keep a copy, but asks before each use whether it changed."""
@@ -336,9 +335,9 @@ class Answer:
         if kept is not None:
             return Response(kept, media_type=OCTETS, headers=headers)
         headers["Content-Length"] = str(length)
-        if not isinstance(self._principal, Enrolled):
+        if not isinstance(self.principal, Enrolled):
             return StreamingResponse(services.blobs.chunks(key, digest), media_type=OCTETS, headers=headers)
-        return _LimitedResponse(services, self._principal.client_id, key, digest, headers)
+        return _LimitedResponse(services, self.principal.client_id, key, digest, headers)
 
     def _unchanged(self, headers: dict[str, str]) -> Response | None:
         if not_modified(self._known, headers["ETag"]):
@@ -346,11 +345,11 @@ class Answer:
         return None
 
 
-async def _answer(request: Request, if_none_match: IfNoneMatch = None) -> Answer:
-    return Answer(services_of(request), principal_of(request), if_none_match)
+def _answer(request: Request, principal: Principal) -> Answer:
+    return Answer(services_of(request), principal, request.headers.get("if-none-match"))
 
 
-AnswerOf = Annotated[Answer, Depends(_answer)]
+AnswerOf = Annotated[Answer, Depends(Authenticated(_answer))]
 """Answers the request, for routes whose answers have ETags."""
 
 

@@ -89,7 +89,6 @@ def _limits(clock: Clock, admission: Admission) -> dict[str, str]:
     },
 )
 async def put(
-    principal: PrincipalOf,
     request: Request,
     raw: RawBodyOf,
     task: TaskId,
@@ -98,7 +97,7 @@ async def put(
 ) -> Response:
     """Upload a contribution in one request. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
     services = raw.services
-    admission = await check_request(services, principal, request, task, number, client)
+    admission = await check_request(services, raw.principal, request, task, number, client)
     check_media_type(request, CONTRIBUTION)
     length, digest = raw.announced()
     if admission.stored is not None:

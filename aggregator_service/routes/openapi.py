@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
 from aggregator_service.problems import responses
-from aggregator_service.routes.common import headers_of
+from aggregator_service.routes.common import KNOWN, headers_of
 from protocols.messages import (
     CohortView,
     Enrolment,
@@ -55,6 +55,14 @@ _SIGNATURE_HEADERS: Final = {
 }
 """Security schemes: a client sends these headers beside its token."""
 
+_IF_NONE_MATCH: Final = {
+    "name": "if-none-match",
+    "in": "header",
+    "required": False,
+    "schema": {"anyOf": [{"type": "string"}, {"type": "null"}], "description": KNOWN, "title": "If-None-Match"},
+    "description": KNOWN,
+}
+
 
 def make_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     """Return the document of these routes."""
@@ -73,6 +81,8 @@ def make_document(routes: Sequence[BaseRoute]) -> dict[str, Any]:
     wrong_method["headers"] = headers_of({"Allow": "Every method of the path."})
     for operation in [operation for path in document["paths"].values() for operation in path.values()]:
         operation["responses"]["405"] = wrong_method
+        if "304" in operation["responses"] and _IF_NONE_MATCH not in operation["parameters"]:
+            operation["parameters"].append(_IF_NONE_MATCH)  # `routes.common.Answer` reads it
         # FastAPI's own body of the 422 responses: the service answers with a problem document
         operation["responses"].get("422", {}).get("content", {}).pop("application/json", None)
         if any("bearer" in one for one in operation.get("security", [])):

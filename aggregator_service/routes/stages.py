@@ -7,7 +7,6 @@ from typing import Annotated, Final
 from fastapi import Path, Request
 from fastapi.responses import Response
 
-from aggregator_service.http.authentication import PrincipalOf
 from aggregator_service.http.fields import check_media_type
 from aggregator_service.routes.common import (
     AnswerOf,
@@ -55,7 +54,6 @@ _REFUSALS: Final = ("contribution-conflict", "length-required", "not-in-cohort",
     },
 )
 async def put(
-    principal: PrincipalOf,
     request: Request,
     raw: RawBodyOf,
     task: TaskId,
@@ -65,7 +63,7 @@ async def put(
 ) -> Response:
     """Send the message of a stage. Idempotent: the same bytes get the same receipt, other bytes a conflict."""
     services = raw.services
-    admission = await admit_to_stage_cached(services, principal, task, number, stage, client)
+    admission = await admit_to_stage_cached(services, raw.principal, task, number, stage, client)
     check_media_type(request, STAGE_TYPES[stage])
     _, digest = raw.announced()
     if admission.stored is not None:
@@ -78,8 +76,8 @@ async def put(
 def _add_route(kind: Handout, summary: str, body: str, text: str) -> None:
     """Add the route of what clients fetch in a masked round. summary, body, text: for the OpenAPI document."""
 
-    async def fetch(principal: PrincipalOf, task: TaskId, number: RoundNumber, answer: AnswerOf) -> Response:
-        body, digest = await handed_out_cached(answer.services, principal, task, number, kind)
+    async def fetch(task: TaskId, number: RoundNumber, answer: AnswerOf) -> Response:
+        body, digest = await handed_out_cached(answer.services, answer.principal, task, number, kind)
         return answer.bytes(body, digest, handout_type(kind))
 
     described = binary_response(body, "not-in-cohort", media_type=handout_type(kind))

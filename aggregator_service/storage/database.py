@@ -12,6 +12,7 @@ import math
 import os
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
@@ -47,6 +48,8 @@ _LOG = logging.getLogger(__name__)
 _EFFECTS: Final = "effects"
 _ATTEMPTS: Final = 6
 _PAUSE: Final = 0.02
+_MOST_KEPT: Final = 2
+"""With the two of group commits, as many connections as the pool has besides those of threads (`max_overflow`)."""
 _MAX_NOTIFICATION: Final = 3000
 _MOST_PARAMETERS: Final = 500
 _HIGHEST_PORT: Final = 65_535
@@ -117,6 +120,7 @@ class Database:
         self.engine = self._dialect.create(self._url, connections)
         self._reading = self._dialect.readers(self.engine)
         self._reading_once = self._dialect.single_readers(self.engine)
+        self._kept = deque[Connection]()
         self._writing = self._dialect.writers(self.engine)
         self._origin = secrets.token_hex(8)  # distinguishes our notifications from those of other processes
         self.listeners: list[Callable[[Effects], None]] = []
@@ -140,9 +144,27 @@ class Database:
             yield session
 
     def rows(self, statement: Select[*Columns], parameters: Mapping[str, Any]) -> Sequence[Row[*Columns]]:
-        """Return the rows that one statement finds, in less time than a session of `read` takes."""
-        with self._reading_once.connect() as connection:
-            return connection.execute(statement, parameters).all()
+        """Return the rows that one statement finds, in a fraction of the time that a session of `read` takes.
+
+        Two connections are kept for this, untested. One that the database closed meanwhile is found by its statement,
+        which is then sent again over another one.
+        """
+        try:
+            connection, is_new = self._kept.pop(), False
+        except IndexError:
+            connection, is_new = self._reading_once.connect(), True
+        try:
+            found = connection.execute(statement, parameters).all()
+        except BaseException as error:
+            connection.close()
+            if is_new or not (isinstance(error, DBAPIError) and error.connection_invalidated):
+                raise
+            return self.rows(statement, parameters)
+        if len(self._kept) < _MOST_KEPT:
+            self._kept.append(connection)
+        else:
+            connection.close()
+        return found
 
     def writer(self) -> Connection:
         """Return a connection for one `write` after the other, to be closed: most of what a short transaction costs is
@@ -242,6 +264,8 @@ class Database:
     def close(self) -> None:
         """Close all connections; one that a thread still uses is closed when it is returned."""
         event.listen(self.engine, "checkin", _close_returned)  # the pool would keep it open, and be forgotten with it
+        while self._kept:
+            self._kept.pop().close()
         self.engine.dispose()
 
 

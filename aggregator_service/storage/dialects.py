@@ -48,8 +48,8 @@ class Dialect:
         return engine
 
     def single_readers(self, engine: Engine) -> Engine:
-        """Return the engine for single statements that read."""
-        return self.readers(engine)
+        """Return the engine for single statements that read: none begins a transaction."""
+        raise NotImplementedError
 
     def writers(self, engine: Engine) -> Engine:
         """Return the engine for transactions that write."""
@@ -87,7 +87,8 @@ class Dialect:
 
 # --- SQLite ----------------------------------------------------------------------------------------------------------
 
-_WRITES: Final = "hushrec_writes"
+_BEGIN: Final = "hushrec_begin"
+"""Execution option: the statement that begins a transaction, "" for none."""
 _BUSY_SECONDS: Final = 15.0
 """Time limit of a writer for the database's lock, and before that for its turn in this process."""
 # A small page cache: each connection has its own, and the operating system caches the file anyway.
@@ -119,8 +120,11 @@ class SQLite(Dialect):
         event.listen(engine, "begin", _begin)
         return engine
 
+    def single_readers(self, engine: Engine) -> Engine:
+        return engine.execution_options(**{_BEGIN: ""})
+
     def writers(self, engine: Engine) -> Engine:
-        return engine.execution_options(**{_WRITES: True})
+        return engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
 
     @contextmanager
     def one_writer(self) -> Iterator[None]:
@@ -177,8 +181,9 @@ def _prepare(connection: sqlite3.Connection, _record: object) -> None:
 
 def _begin(connection: Connection) -> None:
     # A writer locks at once: a reader that becomes a writer could get SQLITE_BUSY and could not retry.
-    immediate = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+    statement = connection.get_execution_options().get(_BEGIN, "BEGIN")
+    if statement:
+        connection.exec_driver_sql(statement)
 
 
 # --- what errors mean ------------------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, Literal, get_args
+from typing import Final, Literal, cast, get_args
 
-from sqlalchemy import ColumnElement, Select, bindparam, delete, func, insert, literal_column, select, update
+from sqlalchemy import ColumnElement, Select, Table, bindparam, delete, func, insert, literal_column, select, update
 from sqlalchemy.orm import Session
 
 from aggregator_service.storage.database import changed_rows, discard
@@ -132,10 +132,11 @@ class StoredMessages(Mapping[str, bytes]):
     """The messages of a stage by client id, each read when it is asked for. None once the round is over."""
 
     def __init__(self, session: Session, round_id: int, stage: StageMessage) -> None:
-        row = StageMessageRow
-        self._session, of_stage = session, (row.round_id == round_id, row.stage == stage)
-        self._body = select(row.body).where(*of_stage, row.client_id == bindparam("client"))
-        self._clients = dict.fromkeys(session.scalars(select(row.client_id).where(*of_stage, row.body.is_not(None))))
+        columns = cast(Table, StageMessageRow.__table__).c  # a statement of mapped columns takes twice as long
+        self._session, of_stage = session, (columns.round_id == round_id, columns.stage == stage)
+        self._body = select(columns.body).where(*of_stage, columns.client_id == bindparam("client"))
+        with_body = select(columns.client_id).where(*of_stage, columns.body.is_not(None))
+        self._clients: dict[str, None] = dict.fromkeys(session.scalars(with_body))
 
     def __len__(self) -> int:
         return len(self._clients)

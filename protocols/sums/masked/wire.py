@@ -123,9 +123,9 @@ def join_slots(slots: Sequence[bytes | None], length: int) -> bytes:
 
 def split_slots(body: Buffer, degree: int, length: int, what: str) -> tuple[bytes | None, ...]:
     """Return the slots that `join_slots` concatenated, None for zeros; `CodecError` for another length."""
-    view = exact(body, degree * length, what)
+    view, empty = exact(body, degree * length, what), bytes(length)
     slots = (bytes(view[start : start + length]) for start in range(0, degree * length, length))
-    return tuple(slot if any(slot) else None for slot in slots)
+    return tuple(None if slot == empty else slot for slot in slots)
 
 
 def split_inbox(

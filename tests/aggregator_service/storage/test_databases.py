@@ -85,6 +85,32 @@ def test_a_reader_sees_one_state(database: Database) -> None:
         assert len(session.scalars(select(TaskRow.id)).all()) == 2
 
 
+_TASKS = select(TaskRow.id).order_by(TaskRow.id)
+
+
+def test_rows_are_those_of_the_moment(database: Database) -> None:
+    """The connections that are kept for single statements hold no older state."""
+    for number in range(3):
+        with database.write() as session:
+            session.add(task_row(f"t_{number}"))
+        assert [row.id for row in database.rows(_TASKS, {})] == [f"t_{one}" for one in range(number + 1)]
+
+
+def test_rows_are_read_again_over_an_ended_connection(postgres: TestDatabase, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(Database(postgres.schema(), connections=4)) as database:
+        migrate(database)
+        database.transact(lambda session: session.add(task_row("t_1")))
+        with ThreadPoolExecutor(4) as threads:
+            for _ in range(3):
+                found = list(threads.map(lambda _: database.rows(_TASKS, {}), range(8)))
+                assert [[row.id for row in rows] for rows in found] == [["t_1"]] * 8
+                postgres.cut_off()
+        with postgres.unavailable(), pytest.raises(OperationalError):
+            database.rows(_TASKS, {})
+        assert len(database.rows(_TASKS, {})) == 1
+    assert not [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+
+
 def test_foreign_keys_are_enforced(database: Database) -> None:
     with pytest.raises(IntegrityError), database.write() as session:
         session.add(client_row("c_1", task_id="t_nowhere"))
