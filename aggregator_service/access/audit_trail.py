@@ -97,15 +97,17 @@ def _log(
     _LOG.info("%s", action, extra=fields(**who, task=task, target=target, **details))
 
 
+_WAITING: Final = select(AuditRow).where(AuditRow.logged.is_(False)).order_by(AuditRow.id)
+_FIRST_WAITING: Final = _WAITING.with_only_columns(AuditRow.id).limit(1)
+
+
 def relay(database: Database) -> int:
     """Log the actions of the command line that were not logged yet; return their number."""
-    waiting = select(AuditRow).where(AuditRow.logged.is_(False)).order_by(AuditRow.id)
-    with database.read() as session:
-        if session.execute(waiting.with_only_columns(AuditRow.id).limit(1)).first() is None:
-            return 0
+    if not database.rows(_FIRST_WAITING, {}):
+        return 0
 
     def mark(session: Session) -> list[AuditRow]:
-        rows = list(session.scalars(waiting.with_for_update()))
+        rows = list(session.scalars(_WAITING.with_for_update()))
         changed_rows(session, update(AuditRow).where(AuditRow.id.in_([row.id for row in rows])).values(logged=True))
         return rows
 

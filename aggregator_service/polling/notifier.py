@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 Found = TypeVar("Found")
+_VERSIONS: Final = select(TaskRow.id, TaskRow.version).where(TaskRow.id.in_(bindparam("tasks", expanding=True)))
 NOT_HELD: Final = "hushrec.poll_not_held"
 """Key of a request's scope: for a poll that is answered at once, because the server has no room for it to wait, the
 seconds after which the client asks again."""
@@ -194,9 +195,7 @@ class Notifier:
                 versions.pop(task_id)
 
     def _read_versions(self, tasks: set[str]) -> dict[str, int]:
-        with self._database.read() as session:
-            rows = session.execute(select(TaskRow.id, TaskRow.version).where(TaskRow.id.in_(tasks)))
-            return {row.id: row.version for row in rows}
+        return {row.id: row.version for row in self._database.rows(_VERSIONS, {"tasks": list(tasks)})}
 
     def _wake_if_changed(self, task_id: str, version: int) -> None:
         """Wake all waiters of a task when a version up to this one was not announced here."""

@@ -28,6 +28,7 @@ from aggregator_service.storage.dialects import database_cause
 from aggregator_service.storage.schema import TaskRow
 
 _LOG = logging.getLogger(__name__)
+_OPEN: Final = select(TaskRow.id).where(TaskRow.state == "open")
 _BACK_OFF: Final = 1.0
 _MIN_PAUSE: Final = 0.05
 _MAX_PAUSE: Final = 0.5
@@ -141,8 +142,7 @@ class RoundEngine:
             await asyncio.gather(*self._drivers.values(), return_exceptions=True)
 
     def _open_tasks(self) -> list[str]:
-        with self._database.read() as session:
-            return list(session.scalars(select(TaskRow.id).where(TaskRow.state == "open")))
+        return [row.id for row in self._database.rows(_OPEN, {})]
 
     def _start(self, task_id: str) -> None:
         self._wake[task_id] = asyncio.Event()
@@ -209,4 +209,6 @@ class RoundEngine:
             self._ahead[task_id] = (found.messages_ahead if isinstance(found, ActiveRound) else 0.0) - meanwhile
             if meanwhile and self._ahead[task_id] <= 0:
                 self.progressed(task_id)
-        return await self._advancer.advance(found) if isinstance(found, ActiveRound) else found
+        if not isinstance(found, ActiveRound):
+            return found
+        return await self._advancer.advance(found) if self._may_act() else _BACK_OFF  # reading takes a while

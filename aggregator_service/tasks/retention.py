@@ -39,6 +39,7 @@ _RELAY_SECONDS: Final = 2.0
 _TIDY_SECONDS: Final = 60.0
 _MEASURE_SECONDS: Final = 3600.0
 _MEMBERS_AT_ONCE: Final = 50
+_WAITING: Final = select(ClientRow.id).where(ClientRow.erase_asked_at.is_not(None)).limit(1)
 
 
 def by_server(now: float) -> Actor:
@@ -68,10 +69,8 @@ async def keep_up(database: Database, settings: Settings, clock: Clock) -> None:
 
 def erase_waiting(database: Database, now: float) -> int:
     """Erase the members whose erasure waited for a round that is over; return their number. now: see below."""
-    waiting = select(ClientRow.id).where(ClientRow.erase_asked_at.is_not(None)).limit(1)
-    with database.read() as session:
-        if session.execute(waiting).first() is None:
-            return 0
+    if not database.rows(_WAITING, {}):
+        return 0
     return database.transact(lambda session: finish_erasures(session, now))
 
 

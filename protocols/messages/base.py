@@ -34,7 +34,11 @@ class SparseMessage(Message):
     @model_serializer(mode="wrap")
     def _without_left_out(self, handler: SerializerFunctionWrapHandler):  # type: ignore[no-untyped-def]
         """A return type would replace the schema of the fields."""
-        return {field: value for field, value in handler(self).items() if (field, value) not in self.left_out.items()}
+        written = handler(self)
+        for field, value in self.left_out.items():
+            if field in written and written[field] == value:
+                del written[field]
+        return written
 
 
 def bytes_of(length: int) -> AfterValidator:
