@@ -263,6 +263,9 @@ for _data in _SETS:
     figure(f"quality.{_data}.best_over_central_full", "", ">= 0.97", "best federated / central, NDCG@20 over all items")
     figure(f"quality.{_data}.auto_over_best_full", "", ">= 0.95", "recipe of `auto` / the best, NDCG@20 over all items")
     figure(f"quality.{_data}.best_over_central", "", ">= 0.97", "best federated HR@10 / best central one")
+for _data in ("insteval", "ml-small"):
+    figure(f"quality.{_data}.best_over_central_full", "", ">= 0.97", "best federated / central, NDCG@20 over all items")
+    figure(f"quality.{_data}.auto_over_best_full", "", ">= 0.95", "recipe of `auto` / the best, NDCG@20 over all items")
 for _data in _RATED:
     figure(f"rating_quality.{_data}.rfrec.{{m}}_over_means", "", "<= 1", "rfrec / user and item means", m=_ERRORS)
     figure(f"rating_quality.{_data}.rfrec.{{m}}_over_central", "", "<= 1.03", "rfrec / central", m=_ERRORS)

@@ -148,10 +148,10 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
 SAFE: Final = "validated"
 UNLIMITED: Final = "unlimited"
 OF_CENTRAL: Final[Mapping[int | str, tuple[float, float]]] = {
-    2: (0.34, 0.88),
-    4: (0.47, 0.91),
-    8: (0.63, 0.92),
-    16: (0.74, 0.95),
+    2: (0.33, 0.88),
+    4: (0.46, 0.91),
+    8: (0.62, 0.92),
+    16: (0.73, 0.95),
     32: (0.79, 0.97),
     SAFE: (0.79, 0.98),
     UNLIMITED: (0.88, 1.0),
