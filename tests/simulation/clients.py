@@ -14,7 +14,6 @@ from sqlalchemy import select
 
 from aggregator_service.access.principals import hash_token
 from aggregator_service.rounds.masked import round_context
-from aggregator_service.rounds.oneshot import committee_of
 from aggregator_service.storage.round_rows import cohort_clients, last_round
 from aggregator_service.storage.schema import CommitteeKeyRow, RoundRow, TaskRow
 from aggregator_service.storage.stage_rows import clients_with
@@ -32,6 +31,7 @@ from protocols.sums.masked import client
 from protocols.sums.masked.plan import encode
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.wire import decode_set
+from protocols.sums.oneshot.committee import Committee
 from tests.simulation.committee import CommitteeMember, Keys, make_upload
 from tests.simulation.machine import Disk
 from tests.simulation.plan import BEYOND, COMMITTEE, LIE_PARTS, PLACES, SPLIT, Job, Plan
@@ -64,7 +64,8 @@ class Client(Keys):
     committee. lies: by round, what it adds to its
     last value: `BEYOND` for what no honest contributions add up to. signed: the sets of survivors that it
     agreed to. owed: whose shares did not open, until that is reported. random: what its keys are made of. chain: what
-    its contribution states of the sums before the round; None: nothing.
+    its contribution states of the sums before the round; None: nothing. committee: of a one-shot round, once it was
+    shown to this client.
     """
 
     index: int
@@ -84,10 +85,11 @@ class Client(Keys):
     signed: SignedSets = field(default_factory=SignedSets)
     owed: tuple[str, ...] = ()
     chain: str | None = None
+    committee: Committee | None = None
 
     def enter(self, number: int) -> None:
         self.number, self.left, self.done, self.made, self.state = number, False, frozenset(), None, None
-        self.offset, self.owed = 0, ()
+        self.offset, self.owed, self.committee = 0, (), None
 
     def make(self, process: Process, task: TaskRow, round_: RoundRow, part: MaskedMessage) -> bytes | None:
         """Return the message of this client for a part, always the same bytes; None: not now, or never."""
@@ -101,7 +103,7 @@ class Client(Keys):
             if round_.model_digest is None:
                 body: bytes | None = self._plain(plan_round(task, round_), round_)
             elif round_.committee:
-                body = self._upload(process, task, round_)
+                body = self._upload(round_.number)
             else:
                 body = self._step(process, task, round_, part)
         except ThresholdError:
@@ -121,14 +123,10 @@ class Client(Keys):
         values = vector(plan.sum_plan.layout, round_.number, self.index)
         return bytes(plan.mechanism.seal(plan.sum_plan, route, plan.sum_plan.layout.split(values), None))
 
-    def _upload(self, process: Process, task: TaskRow, round_: RoundRow) -> bytes | None:
-        try:
-            committee = committee_of(process.database, task.id, round_.number)
-        except LookupError:
-            return None  # the round is over
-        values = vector(committee.context.plan.layout, round_.number, self.index)
-        lie = self.lies.get(round_.number)
-        return make_upload(committee, self.id, self.identity, values, self.random, lie, self.spoilt)
+    def _upload(self, number: int) -> bytes:
+        assert self.committee is not None
+        values, lie = vector(self.committee.context.plan.layout, number, self.index), self.lies.get(number)
+        return make_upload(self.committee, self.id, self.identity, values, self.random, lie, self.spoilt)
 
     def _step(self, process: Process, task: TaskRow, round_: RoundRow, part: MaskedMessage) -> bytes | None:
         if part == "advertise":

@@ -11,20 +11,33 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from aggregator_service.problems import Problem
-from aggregator_service.rounds.oneshot import committee_of
+from aggregator_service.rounds.oneshot import oneshot_context
 from aggregator_service.storage.blobs import BlobDamagedError
 from aggregator_service.storage.schema import RoundRow, TaskRow
+from protocols.codec import b64decode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.random import Randomness
 from protocols.crypto.sealing import SealingKey
 from protocols.layout import Floats, whole_route
 from protocols.sums.oneshot import client, member
-from protocols.sums.oneshot.committee import Committee, make_committee_key, split_confirmations, split_statements
+from protocols.sums.oneshot.committee import (
+    Committee,
+    make_committee,
+    make_committee_key,
+    split_confirmations,
+    split_keys,
+    split_statements,
+)
 from protocols.sums.oneshot.plan import OneshotPolicy, encode
 from tests.simulation.plan import BEYOND, COMMITTEE, LIE_PARTS, PLACES, UNMATCHED, Part
 from tests.simulation.process import Process
 
 POLICY: Final = OneshotPolicy()
+
+
+def committee_shown(task: TaskRow, round_: RoundRow, keys: str) -> Committee:
+    """Return the committee of a round, from its keys as the round shows them to a party that it awaits."""
+    return make_committee(oneshot_context(task, round_), split_keys(b64decode(keys)), lambda _: True)
 
 
 def make_upload(
@@ -74,8 +87,9 @@ class Keys:
 class CommitteeMember(Keys):
     """A member of the committee, and its state in the current round. It never dies, but may stop sending.
 
-    index: behind those of all clients. number: of the newest round that it knows of. signed: what it agreed to in it.
-    opened: the sets that it sent its share of, by sum. secrets, keys: of its rounds.
+    index: behind those of all clients. number: of the newest round that it knows of. committee: of that round, once it
+    was shown to this member. signed: what it agreed to in it. opened: the sets that it sent its share of, by sum.
+    secrets, keys: of its rounds.
     """
 
     index: int
@@ -88,13 +102,14 @@ class CommitteeMember(Keys):
     retry_at: float = 0.0
     offset: int | None = 0
     chain: str | None = None
+    committee: Committee | None = None
     signed: member.Confirmed | None = None
     opened: dict[int, tuple[frozenset[str], ...]] = field(default_factory=dict)
     secrets: dict[int, SealingKey] = field(default_factory=dict)
     keys: dict[int, bytes] = field(default_factory=dict)
 
     def enter(self, number: int) -> None:
-        self.number, self.left, self.done, self.signed = number, False, frozenset(), None
+        self.number, self.left, self.done, self.committee, self.signed = number, False, frozenset(), None, None
 
     def make(self, process: Process, task: TaskRow, round_: RoundRow, part: Part) -> bytes | None:
         """Return the message of this member for a part, always the same bytes; None: not now, or never."""
@@ -126,9 +141,10 @@ class CommitteeMember(Keys):
         self, process: Process, task: TaskRow, round_: RoundRow
     ) -> tuple[member.Ready, member.Inspection] | None:
         """Return what this member finds in the proposed set; None if it did not get all of it."""
+        committee = self.committee
+        assert committee is not None
+        plan, cohort = committee.context.plan, committee.context.cohort
         with suppress(Problem, LookupError, BlobDamagedError):  # the download of a damaged share ends early
-            committee = committee_of(process.database, task.id, round_.number)
-            plan, cohort = committee.context.plan, committee.context.cohort
             stated, body = process.proposal(task.id, round_.number, self.id)
             statements, size = split_statements(plan, stated, cohort), plan.sealed_bytes
             sealed = [body[start : start + size] for start in range(0, len(body), size)]

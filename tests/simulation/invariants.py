@@ -7,7 +7,7 @@
 2. No contribution counts twice.
 3. No sum over fewer than `min_clients` clients is released, nor that of a group.
 4. Every acknowledged contribution is in the sum, or its loss is reported: the round has failed with a reason. But that
-   of a client whose shares the committee of a one-shot round cannot open may be left out.
+   of a client whose shares too few of the committee of a one-shot round can open is in none.
 
 Without the following, these would mean little:
 
@@ -20,6 +20,7 @@ Without the following, these would mean little:
 11. Neither clients that vanish before they unmask nor shares that do not open end a task. It fails only after
     `max_failed_rounds` rounds before their survivors were fixed, or if nobody opened any of its sums; a frozen cohort
     also if it gets too small.
+12. Every party that a one-shot round awaits is shown the committee's keys, the same as all others.
 
 The clients in a sum are read from the sum itself (`clients.vector`), not from the rows of the service.
 """
@@ -56,6 +57,8 @@ class Ledger:
     sent: set[tuple[int, int]] = field(default_factory=set)
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
     released: dict[int, tuple[frozenset[int], str] | None] = field(default_factory=dict)
+    shown: dict[int, str | None] = field(default_factory=dict)
+    """The committee's keys by round, as the first party saw them."""
     ended: dict[int, str] = field(default_factory=dict)
     revoked: dict[str, int] = field(default_factory=dict)
     """Revoked clients, and the number of the newest round at that time."""
@@ -142,6 +145,11 @@ class Ledger:
             if 0 < difference < self.plan.floor:
                 self._broken(9, row, f"differs from the sum of round {number} by {difference} clients")
 
+    def check_shown(self, row: RoundRow, keys: str | None) -> None:
+        """When a party that the round awaits reads it."""
+        if keys is None or self.shown.setdefault(row.number, keys) != keys:
+            self._broken(12, row, f"shows {keys} where it showed {self.shown.get(row.number)}")
+
     def check_asked(self, view: View) -> None:
         """When clients read the round: the cohort consists of members."""
         if view.round is not None:
@@ -184,8 +192,9 @@ class Ledger:
         if known is None:
             return
         survivors, digest = known
-        taken_out = self.plan.garbage if self.plan.one_shot else frozenset[int]()
-        lost = {index for number, index in self.acknowledged if number == row.number} - survivors - taken_out
+        if survivors & self.plan.unopenable:
+            self._broken(4, row, f"clients {sorted(survivors & self.plan.unopenable)} are in a sum that nobody opens")
+        lost = {index for number, index in self.acknowledged if number == row.number} - survivors - self.plan.unopenable
         if len(lost) > row.survivors - len(survivors):  # as many are in the sum of a group that is left out
             self._broken(4, row, f"clients {sorted(lost)} have a receipt but are not in the sum")
         if row.aggregate_digest != digest:

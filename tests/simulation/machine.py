@@ -226,6 +226,7 @@ class Actor:
     def __init__(self, name: str, process: Any, work: Coroutine[Any, Any, None], haste: float) -> None:
         self.name, self.process, self.at, self.haste = name, process, "start", haste
         self._gates: list[asyncio.Future[None]] = []  # several while parts of a fold are running
+        self._vanished = False
         self._task = asyncio.create_task(self._run(work))
 
     async def _run(self, work: Coroutine[Any, Any, None]) -> None:
@@ -240,7 +241,9 @@ class Actor:
         return self._task.done()
 
     async def pause(self, at: str) -> None:
-        """Wait until the driver resumes the actor."""
+        """Wait until the driver resumes the actor. Raises `Crash` once its process has died, so that nothing waits."""
+        if self._vanished:
+            raise Crash
         self.at, gate = at, asyncio.get_running_loop().create_future()
         self._gates.append(gate)
         await gate
@@ -256,6 +259,7 @@ class Actor:
 
     async def vanish(self) -> None:
         """Cancel the actor: its process died."""
+        self._vanished = True
         self._task.cancel()
         self._gates.clear()
         await asyncio.gather(self._task, return_exceptions=True)

@@ -19,8 +19,9 @@ from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.joining import enrol
 from aggregator_service.tasks.membership import revoke_member
 from protocols.errors import ContributionError
-from protocols.messages import EnrolmentRequest
+from protocols.messages import EnrolmentRequest, RoundView
 from tests.simulation.clients import Client
+from tests.simulation.committee import CommitteeMember
 from tests.simulation.invariants import Ledger
 from tests.simulation.machine import in_line
 from tests.simulation.plan import Fault, FaultInjector
@@ -151,6 +152,18 @@ class Network:
         else:
             return problem.slug in _TRY_AGAIN and message.arrives != message.body
         return True
+
+    async def poll(self, process: Process, party: Client | CommitteeMember) -> RoundView | None:
+        """Return the newest round as a process shows it to a party; None if there is none, or no answer."""
+        token = party.token
+
+        def is_voided(problem: Problem) -> bool:
+            if problem.slug == "unauthenticated" and party.token == token:
+                party.token = ""
+            return problem.slug == "unauthenticated"
+
+        answer = await self._answer(process.current(self.task_id, token), is_voided)
+        return None if answer is None or answer.status_code != 200 else RoundView.model_validate_json(answer.body)
 
     # --- people ---------------------------------------------------------------------------------------------------
 

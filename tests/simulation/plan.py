@@ -131,7 +131,8 @@ PLACES: Final = 2 * MEMBERS + 2
 SPLIT: Final = 3
 """Groups of a roster, or of survivors."""
 COMMITTEE: Final = 4
-"""Members of a committee, of which three open a sum."""
+OPENERS: Final = 3
+"""Members of a committee, and how many of them open a sum."""
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,13 @@ class Plan:
     def spoilt_by(self, client: int) -> int:
         """Return for how many members of the committee a client seals random bytes; in odd plans for too many."""
         return (COMMITTEE if self.seed % 2 else 1) if client in self.garbage else 0
+
+    @property
+    def unopenable(self) -> frozenset[int]:
+        """Clients of one-shot rounds whose shares too few members of the committee can open."""
+        if not self.one_shot:
+            return frozenset()
+        return frozenset(client for client in self.garbage if self.spoilt_by(client) > COMMITTEE - OPENERS)
 
     @property
     def parts(self) -> tuple[MaskedMessage, ...]:

@@ -20,11 +20,12 @@ from aggregator_service.clock import Clock
 from aggregator_service.http.fields import digest_header
 from aggregator_service.observability.metrics import Instruments
 from aggregator_service.polling.cache import TaskCache
+from aggregator_service.polling.notifier import Notifier
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.masked import report_shares
 from aggregator_service.rounds.oneshot import report_sealed_shares
-from aggregator_service.routes import committee, contributions, stages
+from aggregator_service.routes import committee, contributions, rounds, stages
 from aggregator_service.routes.common import RawBody
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings, Tuning
@@ -38,7 +39,7 @@ from aggregator_service.storage.stage_rows import Handout
 from aggregator_service.storage.stores import collect_orphans, delete_orphans
 from aggregator_service.uploads.messages import handed_out, sealed_shares, statements
 from tests.simulation.machine import Crash, Disk, FaultyBlobs, FaultyDatabase, InLinePool, in_line
-from tests.simulation.plan import Part
+from tests.simulation.plan import Part, Plan
 
 BACK_OFF: Final = 1.0
 RECHECK: Final = 40.0
@@ -121,9 +122,11 @@ def _digest(body: bytes) -> str:
 
 
 @lru_cache
-def _settings(data_dir: Path, inline_bytes: int) -> Settings:
+def _settings(data_dir: Path, inline_bytes: int, *, alone: bool) -> Settings:
     # real time has no influence
-    return Settings(data_dir=data_dir, tuning=Tuning(inline_bytes=inline_bytes, body_idle_seconds=3600.0))
+    tuning = Tuning(inline_bytes=inline_bytes, body_idle_seconds=3600.0)
+    # a database that several servers can use: its address says that there may be others, and nobody connects to it
+    return Settings(data_dir=data_dir, tuning=tuning, database_url=None if alone else "postgresql://simulated")
 
 
 class Process:
@@ -134,13 +137,12 @@ class Process:
         disk: Disk,
         index: int,
         clock: Clock,
-        batch: int,
-        inline_bytes: int,
+        plan: Plan,
         fault_at: Callable[[Process, str], str],
     ) -> None:
         self.index, self.alive, self._fault_at, self._clock = index, True, fault_at, clock
         self.engine_due, self.stepping = clock.now(), False
-        settings = _settings(disk.root / f"server-{index}", inline_bytes)
+        settings = _settings(disk.root / f"server-{index}", plan.inline_bytes, alone=plan.processes == 1)
         self.database, self.blobs = FaultyDatabase(disk, self.point), FaultyBlobs(disk.blobs.root, self.point)
         engine = RoundEngine(
             self.database,
@@ -149,7 +151,7 @@ class Process:
             InLinePool(2),
             may_act=lambda: True,
             works=lambda: True,
-            batch=batch,
+            batch=plan.batch,
             recheck=RECHECK,
             split_bytes=1,
             instruments=_INSTRUMENTS,
@@ -168,6 +170,7 @@ class Process:
             "packs": Packs(self.blobs),
         }
         used["task_cache"] = task_cache = TaskCache(self.database, clock, RECHECK, clock.now)
+        used["notifier"] = Notifier(self.database, task_cache, RECHECK)
         self.database.listeners.append(task_cache.committed_here)
         self.services = Services(**unused | used)
 
@@ -231,6 +234,14 @@ class Process:
             answer = await contributions.put(self.services, who, request, raw, *place, message.client_id)
         else:
             answer = await stages.put(self.services, who, request, raw, *place, message.part, message.client_id)
+        self.point("answer")
+        return answer
+
+    async def current(self, task_id: str, token: str) -> Response:
+        """Return the answer to a poll that does not wait: the newest round, as the party with this token sees it."""
+        who = await in_line(self._authenticate, token)
+        request = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
+        answer = await rounds.current(self.services, who, request, task_id)
         self.point("answer")
         return answer
 

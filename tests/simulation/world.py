@@ -26,7 +26,7 @@ from tests.simulation.clients import (
     has_members,
     read_view,
 )
-from tests.simulation.committee import CommitteeMember, new_committee
+from tests.simulation.committee import CommitteeMember, committee_shown, new_committee
 from tests.simulation.invariants import Ledger
 from tests.simulation.machine import Actor, Crash, Disk, new_disk, without_threads
 from tests.simulation.network import Network
@@ -185,7 +185,7 @@ class World:
     # processes
 
     def _start(self, index: int) -> None:
-        process = Process(self.disk, index, self.clock, self.plan.batch, self.plan.inline_bytes, self._fault_at)
+        process = Process(self.disk, index, self.clock, self.plan, self._fault_at)
         process.database.seen = self._committed
         try:
             process.start(alone=self.plan.processes == 1)
@@ -313,20 +313,34 @@ class World:
         silent_from = self.plan.silent.get((number, member.index))
         return None if silent_from in ("confirm", part) else part
 
-    def _send(self, client: Client | CommitteeMember, part: Any, process: Process) -> None:
+    def _send(self, client: Client | CommitteeMember, part: Any, process: Process) -> Actor | None:
+        """Send a message; of a one-shot round after a poll, which shows the committee."""
         round_ = self.view.round
         client.retry_at = self.clock.now() + _RETRY
+        if self.plan.one_shot and part != "key" and client.committee is None:
+            return self._act(f"poll of {client.index}", process, self._poll(client, process))
         try:
             body = client.make(process, self.view.task, round_, part)
         except (Crash, BlobsUnavailableError, *DATABASE_GONE):
-            return  # it asks again
+            return None  # it asks again
         except RefusalError as error:
             self._unforeseen(error)  # a client never refuses a server that follows the protocol
-            return
+            return None
         if body is not None:
             pieces = self.plan.chunks.get((client.number, client.index), 1)
             at_once = pieces > 1 and self._choose.random() < _AT_ONCE
             self.network.send(Message.of(client, part, body, 1 if at_once else pieces))
+        return None
+
+    async def _poll(self, party: Client | CommitteeMember, process: Process) -> None:
+        """Let a party see the committee of its round; a process that knows of no newer round may show an older one."""
+        shown, round_ = await self.network.poll(process, party), self.view.round
+        if shown is None or round_ is None or not party.number == shown.number == round_.number:
+            return
+        if shown.expected and not shown.delivered:
+            self.ledger.check_shown(round_, shown.committee_keys)
+        if shown.committee_keys is not None:
+            party.committee, party.retry_at = committee_shown(self.view.task, round_, shown.committee_keys), 0.0
 
     def _deliver(self, message: Message, process: Process) -> Actor:
         self.network.flying.remove(message)
@@ -339,7 +353,7 @@ class World:
         """Stop all processes and start one: it deletes all blobs that no row names."""
         self.injector.calm = True
         for index in reversed(range(self.plan.processes)):
-            last = Process(self.disk, index, self.clock, self.plan.batch, self.plan.inline_bytes, self._fault_at)
+            last = Process(self.disk, index, self.clock, self.plan, self._fault_at)
             last.start(alone=index == 0)
             uploads = list(last.services.settings.upload_dir.iterdir())
             if uploads:
