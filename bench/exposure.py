@@ -25,6 +25,8 @@ each split into groups with a sum of their own, as a task with `-m groups=3` has
 in each round. Where all clients are in every sum the regression has nothing to go by: the area is that of the counts,
 and no task is run.
 
+`arrays` (of short lists) are the item factors of an application's own model, which trains them in FedMF's steps.
+
 `told` is what these rows say to somebody who knows which items one client alone has (first 200 sums, over everybody),
 and `half` what the sums of advised tasks say to somebody who knows half of a client's items, beside what the lists of
 all others say of the same client, `others`: `bench.known`.
@@ -48,6 +50,7 @@ from numpy.typing import NDArray
 from bench._report import Figure, arguments, say
 from bench.figures import run
 from bench.known import Rows, auc, exact, half, has_of, popularity, told
+from bench.liars import own_parameters, train_own_items
 from bench.privacy_attacks import watched
 from bench.spectral import spectral
 from client_sdk.lab.data.interactions import Interactions
@@ -131,9 +134,10 @@ def trained(
         return {split: {"auc": alone, "popularity": alone, "read": 0.0} for split in splits}
     if name == "rfrec":
         given |= {"rating_min": 1.0, "rating_max": 5.0}
-    made = Federation(
-        train, name, parameters_for(name, given), cohort_size=sizes.cohort_size, sampling=sampling, masks=False,
-    )  # fmt: skip
+    parameters = own_parameters(items) if name == "arrays" else parameters_for(name, given)
+    made = Federation(train, name, parameters, cohort_size=sizes.cohort_size, sampling=sampling, masks=False)
+    if name == "arrays":
+        train_own_items(made)
     totals, sent = list[Floats](), list[Floats]()
     made.recipe = watched(made.recipe, totals)
     if len(splits) > 1:
@@ -223,6 +227,8 @@ def parts_of(train: Interactions, short: bool, quick: bool) -> dict[str, Callabl
             found[f"{recipe}.half"] = partial(half, train, recipe, rounds)
         if more and short:
             found[f"{recipe}.uniform"] = partial(trained, train, recipe, rounds, "uniform")
+    if short and sizes_of(train).cohort_size < train.active_users.size:
+        found["arrays"] = partial(trained, train, "arrays", rounds, splits=SPLITS)
     if not quick:
         found["privirec-k.twice"] = lambda: {"": spectral(train, margin=2)}
         found |= {f"privirec-k.unlimited.{times}x": partial(_unlimited, train, times) for times in _TIMES}

@@ -151,8 +151,14 @@ figure(
 )
 figure("next_item.ml-100k.promoted.*", what="the same, other numbers of liars")
 figure("next_item.order", "", "<= 0.1", "how much more often the order of a member's items is guessed than of others")
-figure("robust.cost.server_ratio", "", "<= 1.2", "server's time of a masked round, 3 groups / none")
-figure("robust.cost.contribution_ratio", "", "<= 1", "bytes of a contribution, the same")
+figure(
+    "robust.cost.*.server_ratio",
+    "",
+    "<= 1.2",
+    "server's time of a masked round of so many clients, with groups / without",
+)
+figure("robust.cost.*.contribution_ratio", "", "<= 1", "bytes of a contribution, the same")
+figure("robust.cost.*.neighbours_ratio", "", "", "neighbours of a client, the same")
 figure("robust.*.privirec-k.{d}.aimed.*.share", what="users with the promoted item in their first 20, {d}",
        always=False, d=("open", "checked", "groups3", "groups5", "groups10"))  # fmt: skip
 figure("robust.*.{r}.{d}.aimed.1.share", "", "<= 0.02", "users with the promoted item, {r}, one member lies, {d}",

@@ -16,16 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
+from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
-from client_sdk.training.base import LocalResult
+from client_sdk.store.states import ClientState
+from client_sdk.training.base import ClientSide, LocalResult, Rng
 from client_sdk.training.factors import USER_FACTOR
 from client_sdk.training.mf import MFConfig, init_user_factor, train_locally
 from protocols.errors import CodecError
 from protocols.layout import Floats
 from protocols.recipes.arrays import Arrays
-from protocols.recipes.base import Local, RoundSpec
+from protocols.recipes.base import Local, ModelState, Recipe, RoundSpec
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.rows import RowRecipe
@@ -329,34 +331,43 @@ class Lied(Federation):
         return added
 
 
+# --- a model of an application's own ----------------------------------------------------------------------------------
+
 OWN_ITEMS: Final = "items"
-"""Name of the array of `OwnModel`."""
+"""Name of the array with item factors, of recipe `arrays`."""
+_OWN_DIM: Final = 16
 _OWN_TRAINING: Final = MFConfig(weight_decay=0.005)
 
 
-class OwnModel(Lied):
-    """A federation of recipe `arrays` whose model is an application's own: item factors, as `fedmf` trains them.
+def own_parameters(items: int) -> dict[str, Any]:
+    """Return the parameters of a task of `arrays` over item factors."""
+    return {"shapes": {OWN_ITEMS: [items, _OWN_DIM]}, "clip": 0.8, "l2_clip": 4.0, "server_rate": 4.0}
 
-    User factors stay on the devices.
-    """
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        draws = np.random.default_rng([self.seed, 1])
-        dim = self._items().shape[1]
-        self.client_states = [{USER_FACTOR: init_user_factor(dim, draws)} for _ in self.client_states]
+@dataclass(frozen=True)
+class OwnItems(ClientSide):
+    """Trains the item factors of recipe `arrays` as `fedmf` does. User factors stay on the devices."""
 
-    def _items(self) -> NDArray[np.float32]:
-        recipe = self.recipe.own
-        assert isinstance(recipe, Arrays)
-        return recipe.arrays(self.state)[OWN_ITEMS]
+    recipe: Recipe
 
-    def _train(self, spec: RoundSpec, user: int) -> LocalResult:
-        rng, items, state = np.random.default_rng([self.seed, 2, user, spec.number]), self._items(), self.client_states
-        own = np.asarray(state[user][USER_FACTOR])
-        local = train_locally(None, items, own, self.train.history(user).items, _OWN_TRAINING, rng)
+    def initial_client_state(self, rng: Rng) -> ClientState:
+        return {USER_FACTOR: init_user_factor(_OWN_DIM, rng)}
+
+    def contribute(
+        self, spec: RoundSpec, client_id: str, state: ModelState, history: History, client_state: ClientState, rng: Rng
+    ) -> LocalResult:
+        own = self.recipe.own
+        assert isinstance(own, Arrays)
+        items, user = own.arrays(state)[OWN_ITEMS], np.asarray(client_state[USER_FACTOR])
+        local = train_locally(None, items, user, history.items, _OWN_TRAINING, rng)
         change = np.zeros_like(items)
         change[local.items] = local.values
-        state[user] = {USER_FACTOR: local.user_factor}
-        made = self.recipe.contribute(self.state, spec, Local({OWN_ITEMS: change}))
-        return LocalResult(made, state[user], local.loss, local.samples)
+        made = self.recipe.contribute(state, spec, Local({OWN_ITEMS: change}))
+        return LocalResult(made, {USER_FACTOR: local.user_factor}, local.loss, local.samples)
+
+
+def train_own_items(made: Federation) -> None:
+    """Let the clients of a federation of recipe `arrays` train as `OwnItems`, instead of an application."""
+    draws = np.random.default_rng([made.seed, 1])
+    made.client_side = OwnItems(made.recipe)
+    made.client_states = [made.client_side.initial_client_state(draws) for _ in made.client_states]

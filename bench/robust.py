@@ -35,14 +35,14 @@ rows the mean of the users' factors; in counts as many as pass. What a liar know
 
 In `colr`, `fedmf` and `arrays` a liar is a member like others: it is asked in its turn, once in as many rounds as there
 are cohorts of other members. `always` and `noise` are in every round, whoever's turn it is. The model of `arrays` are
-item factors that an application trains as `fedmf` does (`OwnModel`).
+item factors that an application trains as `fedmf` does (`OwnItems`).
 
 `<set>.gate.z<Z>.<lie>.*`: of a task of `colr` that measures itself after every ten sums of training, what a gate of Z
 standard errors would refuse, with nobody that lies, and with noise in every sum of the second half. `refused`: share of
 the measurements, `ndcg10`: of the model that is adopted last, as measured.
 
-`cost.*`: a masked round with 3 groups by one without, in turn, all parties in one process: processor time of the
-server, with opening the sum, medians; bytes of a client.
+`cost.<clients>.groups<G>.*`: a masked round with G groups by one without, in turn, all parties in one process:
+processor time of the server, with opening the sum, medians of five; bytes of a client's vector; its neighbours.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from numpy.typing import NDArray
 from bench._report import Figure, arguments, say
 from bench.experiments.quality import split_of
 from bench.figures import run
-from bench.liars import OWN_ITEMS, Case, Defence, InGroups, Liars, Lie, Lied, OwnModel
+from bench.liars import OWN_ITEMS, Case, Defence, InGroups, Liars, Lie, Lied, own_parameters, train_own_items
 from bench.sums import CLIP, Shape, play_round
 from client_sdk.lab.data.interactions import interaction_rows, leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
@@ -90,9 +90,9 @@ GATES: Final = (0.5, 1.0, 2.0, 3.0)
 LIARS: Final = (1, 5, 60)
 OWNERS: Final = 20
 TOP: Final = 20
-OWN_DIM: Final = 16
-OWN: Final[dict[str, Any]] = {"clip": 0.8, "l2_clip": 4.0, "server_rate": 4.0}
-"""Parameters of the task of `arrays`."""
+FEW: Final[dict[str, Any]] = {"dropout": 0.1, "eta": 10}
+COSTS: Final[tuple[tuple[int, int, dict[str, Any]], ...]] = ((150, 3, FEW), (150, 5, FEW), (300, 5, {}))
+"""Clients, groups and parameters of the rounds whose cost is compared: 150 are too few for the default ones."""
 ERRORS: Final = 2.0
 """Standard errors below the last model's mean from which on a model is not adopted."""
 
@@ -189,11 +189,12 @@ def trained(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick:
     train = case.train
     sizes = advise(train.n_items, train.active_users.size, train.size)
     options: dict[str, Any] = {"cohort_size": sizes.cohort_size, "seed": seed, "sampling": "turns"}
-    if name == "arrays":
-        made: Lied = OwnModel(train, name, {"shapes": {OWN_ITEMS: [train.n_items, OWN_DIM]}, **OWN}, **options)
-    else:
+    parameters = own_parameters(train.n_items)
+    if name != "arrays":
         parameters = parameters_for(name, {"items": train.n_items}, clients=train.active_users.size)
-        made = Lied(train, name, parameters, **options)
+    made = Lied(train, name, parameters, **options)
+    if name == "arrays":
+        train_own_items(made)
     made.case, made.liars = case, Liars(defence, lie, seed)
     for _ in made.run(3 if quick else sizes.rounds):
         pass
@@ -238,13 +239,13 @@ def lies_of(part: str, defence: Defence) -> Iterable[tuple[str, int]]:
     """Yield the lies that are measured under a defence, and by how many liars; more than one where it matters."""
     yield "none", 0
     if part in TRAINED:
+        yield "aimed", 1
         if not defence.by_row:
-            yield "aimed", 1
             return
-        yield from (("aimed", liars) for liars in LIARS)
-        yield "noise", 1
+        yield from (("aimed", LIARS[1]), ("always", 1), ("noise", 1))
         if defence.groups == 5:
-            yield from (("always", 1), ("always", 2))
+            yield "always", 2
+        yield "aimed", LIARS[-1]
         return
     if not defence.groups:
         if not defence.checked:
@@ -346,22 +347,22 @@ def gate_figures(case: Case, seed: int, quick: bool) -> dict[str, Figure]:
 
 def cost(quick: bool) -> dict[str, Figure]:
     """Return what a round with groups costs the server, and a client, by one without."""
-    clients, values = (15, 1000) if quick else (150, 65_536)
-    given = {"bits": 32, "corrupt": 0.05, "dropout": 0.1, "eta": 10}
-    one = Shape(clients, values, 0 if quick else 5, given)
-    split = replace(one, parameters=given | {"groups": 3})
-    vectors = np.random.default_rng(3).uniform(-CLIP, CLIP, (clients, values))
-    clocks = [[play_round(shape, vectors) for shape in (one, split)] for _ in range(1 if quick else 5)]
-    seconds = [[clock.server_seconds + clock.clients["open"][0] for clock in pair] for pair in clocks]
-    without, of_groups = (median(pair[at] for pair in seconds) for at in (0, 1))
-    bodies = [shape.plan.contribution_bytes(shape.route) for shape in (one, split)]
-    return {
-        "cost.clients": clients,
-        "cost.groups": split.plan.groups,
-        "cost.server_ms": 1e3 * without,
-        "cost.server_ratio": of_groups / without,
-        "cost.contribution_ratio": bodies[1] / bodies[0],
-    }
+    found = dict[str, Figure]()
+    for clients, groups, parameters in ((15, 3, FEW),) if quick else COSTS:
+        values, given = (1000 if quick else 65_536), {"bits": 32} | parameters
+        one = Shape(clients, values, 0 if quick else 5, given)
+        split = replace(one, parameters=given | {"groups": groups})
+        vectors = np.random.default_rng(3).uniform(-CLIP, CLIP, (clients, values))
+        clocks = [[play_round(shape, vectors) for shape in (one, split)] for _ in range(1 if quick else 5)]
+        seconds = [[clock.server_seconds + clock.clients["open"][0] for clock in pair] for pair in clocks]
+        without, of_groups = (median(pair[at] for pair in seconds) for at in (0, 1))
+        bodies = [shape.plan.contribution_bytes(shape.route) for shape in (one, split)]
+        near = [shape.plan.neighbourhood(clients).degree for shape in (one, split)]
+        key = f"cost.{clients}.groups{groups}"
+        found |= {f"{key}.server_ms": 1e3 * without, f"{key}.server_ratio": of_groups / without}
+        found |= {f"{key}.contribution_ratio": bodies[1] / bodies[0], f"{key}.neighbours_ratio": near[1] / near[0]}
+        say(f"{key}: {found[f'{key}.server_ratio']:.3f} times {1e3 * without:.0f} ms")
+    return found
 
 
 def measured(options: argparse.Namespace) -> Figures:
