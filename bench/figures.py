@@ -163,7 +163,10 @@ figure("robust.*.privirec-k.{d}.aimed.*.share", what="users with the promoted it
        always=False, d=("open", "checked", "groups3", "groups5", "groups10"))  # fmt: skip
 figure("robust.*.{r}.{d}.aimed.1.share", "", "<= 0.02", "users with the promoted item, {r}, one member lies, {d}",
        always=False, r=("colr", "arrays"), d=("groups3", "groups5"))  # fmt: skip
-figure("robust.*.{r}.checked.aimed.1.share", what="the same, {r}, one sum", always=False, r=("colr", "arrays"))
+figure("robust.*.{r}.checked.{lie}.share", what="the same, {r}, one sum, {lie}",
+       always=False, r=("colr", "arrays"), lie=("aimed.1", "aimed.5", "always.1"))  # fmt: skip
+figure("robust.*.privirec.{d}.aimed.*.share", what="the same, privirec, {d}",
+       always=False, d=("open", "checked", "groups3", "groups5", "groups10"))  # fmt: skip
 figure("robust.*.{r}.groups{g}.{lie}.share", what="the same, {r} in {g} groups, {lie}",
        always=False, r=("colr", "arrays"), g=(3, 5), lie=("always.1", "always.2", "aimed.5", "aimed.60"))  # fmt: skip
 figure("robust.*.colr-anew.groups5.aimed.1.share", what="the same, groups drawn anew in each round, as once",
