@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -60,7 +60,7 @@ class Disk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.database = Database(f"sqlite:///{root / 'simulation.db'}", connections=4)
+        self.database = Database(f"sqlite:///{root / 'simulation.db'}", connections=8)
         # without syncing: a simulated crash does not lose the page cache
         event.listen(self.database.engine, "connect", lambda raw, _: raw.execute("PRAGMA synchronous=OFF"))
         migrate(self.database)
@@ -111,11 +111,11 @@ class FaultyDatabase(Database):
             yield session
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self, connection: Connection | None = None) -> Iterator[Session]:
         """See `Database.write`. The process may die before the commit, or after it before the listeners are called."""
         self.reach("database.begin")
         try:
-            with super().write() as session:
+            with super().write(connection) as session:
                 yield session
                 self.reach("database.commit")
         except _UnansweredError:

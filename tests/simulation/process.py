@@ -231,17 +231,18 @@ class Process:
         elif message.part == "key":
             answer = await committee.put_key(self.services, who, raw, *place[:1], message.client_id, message.round)
         elif message.part == "contribute":
-            answer = await contributions.put(self.services, who, request, raw, *place, message.client_id)
+            answer = await contributions.put(who, request, raw, *place, message.client_id)
         else:
-            answer = await stages.put(self.services, who, request, raw, *place, message.part, message.client_id)
+            answer = await stages.put(who, request, raw, *place, message.part, message.client_id)
         self.point("answer")
         return answer
 
     async def current(self, task_id: str, token: str) -> Response:
         """Return the answer to a poll that does not wait: the newest round, as the party with this token sees it."""
         who = await in_line(self._authenticate, token)
-        request = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
-        answer = await rounds.current(self.services, who, request, task_id)
+        app = SimpleNamespace(state=SimpleNamespace(services=self.services))
+        request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "app": app})
+        answer = await rounds.current(who, request, task_id)
         self.point("answer")
         return answer
 
