@@ -223,7 +223,7 @@ class Process:
 
         who = await in_line(self._authenticate, message.token)
         request, place = Request(scope, arrive), (task_id, message.round)
-        raw = RawBody(self.services, request)
+        raw = RawBody(self.services, who, request)
         if message.method == "HEAD":
             answer = await contributions.head(self.services, who, *place, message.client_id)
         elif message.method == "PATCH":
@@ -231,9 +231,9 @@ class Process:
         elif message.part == "key":
             answer = await committee.put_key(self.services, who, raw, *place[:1], message.client_id, message.round)
         elif message.part == "contribute":
-            answer = await contributions.put(who, request, raw, *place, message.client_id)
+            answer = await contributions.put(request, raw, *place, message.client_id)
         else:
-            answer = await stages.put(who, request, raw, *place, message.part, message.client_id)
+            answer = await stages.put(request, raw, *place, message.part, message.client_id)
         self.point("answer")
         return answer
 
