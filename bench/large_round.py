@@ -360,18 +360,18 @@ def _send_all(
     uploads = Uploads(make_committee(context, split_keys(keys), lambda _: True))
     chain = {} if view.aggregate_chain is None else {"aggregate-chain": view.aggregate_chain}
     for start in range(0, len(members), AT_ONCE):
-        calls = list[Call]()
+        polls, puts = list[Call](), list[Call]()
         for number, member in enumerate(members[start : start + AT_ONCE], start):
             target = f"{path}/1/contributions/{member.client_id}"
-            calls.append(member.call("GET", f"{path}/current"))
-            calls.append(member.put(target, uploads.make(number, member), stated=chain))
+            polls.append(member.call("GET", f"{path}/current"))
+            puts.append(member.put(target, uploads.make(number, member), stated=chain))
         with ExitStack() as during:
             if victim is not None and start >= len(members) // 2:
                 say("killing the leader")
                 killer, victim = threading.Timer(0.3, victim.kill), None
                 killer.start()
                 during.callback(killer.join)
-            failing_over(ports, calls, 200, 201)
+            failing_over(ports, [*polls, *puts], 200, 201)  # a client sends after it has polled
     return uploads
 
 
