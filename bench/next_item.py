@@ -346,6 +346,6 @@ def measure(options: argparse.Namespace) -> dict[str, Figure]:
 
 if __name__ == "__main__":
     parser = arguments(__doc__)
-    parser.add_argument("--worth", help="only what it is worth on this set: ml-100k or journey")
+    parser.add_argument("--worth", help="only what it is worth on this set: ml-100k, ml-small, insteval or journey")
     parser.add_argument("--data-dir", type=Path, help="folder of data sets (default: data)")
     run("next_item", parser, measure)
