@@ -124,16 +124,17 @@ def inboxes(roster: Roster, shares: Mapping[str, Buffer]) -> Iterator[tuple[str,
     """
     sharers, size, rest = roster.encode_set(shares), wire.SEALED_BYTES, wire.SEALED_BYTES * roster.degree
     present, bodies = roster.indices(shares), dict[int, memoryview]()
-    unserved = roster.count_neighbours(present)
+    unserved, slot_of = roster.count_neighbours(present), roster.other_ends[1]
+    first_later = (roster.adjacency < np.arange(len(roster))[:, None]).sum(axis=1).tolist()
     for receiver in _along_the_graph(roster, present):
         slots, secrets = list[Buffer](), list[Buffer]()
-        for sender in roster.neighbours_of(receiver):
+        for sender, at in zip(roster.neighbours_of(receiver), slot_of[receiver].tolist(), strict=True):
             if sender in present and sender not in bodies:
                 bodies[sender] = memoryview(shares[roster.entries[sender].client_id])
-            body, (at, first_later) = bodies.get(sender), np.searchsorted(roster.adjacency[sender], (receiver, sender))
+            body = bodies.get(sender)
             slots.append(bytes(size) if body is None else body[size * at : size * (at + 1)])
             if sender < receiver:
-                start = rest + wire.PAIR_BYTES * (at - first_later)
+                start = rest + wire.PAIR_BYTES * (at - first_later[sender])
                 secrets.append(bytes(wire.PAIR_BYTES) if body is None else body[start : start + wire.PAIR_BYTES])
             unserved[sender] -= 1
             if not unserved[sender]:
