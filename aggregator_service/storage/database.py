@@ -49,7 +49,8 @@ _EFFECTS: Final = "effects"
 _ATTEMPTS: Final = 6
 _PAUSE: Final = 0.02
 _MOST_KEPT: Final = 2
-"""With the two of group commits, as many connections as the pool has besides those of threads (`max_overflow`)."""
+"""Of the connections that the pool has besides those of threads (`max_overflow`), two are these, two are those of group
+commits, and two are left for the watch of the clock and the metrics, which have threads of their own."""
 _MAX_NOTIFICATION: Final = 3000
 _MOST_PARAMETERS: Final = 500
 _HIGHEST_PORT: Final = 65_535
@@ -120,7 +121,7 @@ class Database:
         self.engine = self._dialect.create(self._url, connections)
         self._reading = self._dialect.readers(self.engine)
         self._reading_once = self._dialect.single_readers(self.engine)
-        self._kept = deque[Connection]()
+        self._kept, self._closed = deque[Connection](), False
         self._writing = self._dialect.writers(self.engine)
         self._origin = secrets.token_hex(8)  # distinguishes our notifications from those of other processes
         self.listeners: list[Callable[[Effects], None]] = []
@@ -149,22 +150,40 @@ class Database:
         Two connections are kept for this, untested. One that the database closed meanwhile is found by its statement,
         which is then sent again over another one.
         """
-        try:
-            connection, is_new = self._kept.pop(), False
-        except IndexError:
-            connection, is_new = self._reading_once.connect(), True
+        connection = self._kept_one()
+        if connection is not None:
+            try:
+                return self._rows_over(connection, statement, parameters)
+            except DBAPIError as error:
+                if not error.connection_invalidated:
+                    raise
+                self._close_kept()  # the others are as old: to wait for the answer of each would take as long again
+        return self._rows_over(self._reading_once.connect(), statement, parameters)
+
+    def _rows_over(
+        self, connection: Connection, statement: Select[*Columns], parameters: Mapping[str, Any]
+    ) -> Sequence[Row[*Columns]]:
+        """Return the rows, and keep the connection for the next statement."""
         try:
             found = connection.execute(statement, parameters).all()
-        except BaseException as error:
+        except BaseException:
             connection.close()
-            if is_new or not (isinstance(error, DBAPIError) and error.connection_invalidated):
-                raise
-            return self.rows(statement, parameters)
-        if len(self._kept) < _MOST_KEPT:
-            self._kept.append(connection)
+            raise
+        if self._closed or len(self._kept) >= _MOST_KEPT:
+            connection.close()
         else:
-            connection.close()
+            self._kept.append(connection)
         return found
+
+    def _kept_one(self) -> Connection | None:
+        try:
+            return self._kept.pop()
+        except IndexError:  # not asked before: other threads take some, too
+            return None
+
+    def _close_kept(self) -> None:
+        while (connection := self._kept_one()) is not None:
+            connection.close()
 
     def writer(self) -> Connection:
         """Return a connection for one `write` after the other, to be closed: most of what a short transaction costs is
@@ -264,8 +283,8 @@ class Database:
     def close(self) -> None:
         """Close all connections; one that a thread still uses is closed when it is returned."""
         event.listen(self.engine, "checkin", _close_returned)  # the pool would keep it open, and be forgotten with it
-        while self._kept:
-            self._kept.pop().close()
+        self._closed = True
+        self._close_kept()
         self.engine.dispose()
 
 

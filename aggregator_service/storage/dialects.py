@@ -115,7 +115,7 @@ class SQLite(Dialect):
     def create(self, url: URL, connections: int) -> Engine:
         if url.database and not url.database.startswith("file:"):
             create_for_owner(Path(url.database))  # SQLite gives its other files to the owner of this one
-        engine = create_engine(url, pool_size=connections, max_overflow=4, hide_parameters=True)
+        engine = create_engine(url, pool_size=connections, max_overflow=6, hide_parameters=True)
         event.listen(engine, "connect", _prepare)
         event.listen(engine, "begin", _begin)
         return engine

@@ -82,7 +82,7 @@ class Postgres(Dialect):
             engine = create_engine(
                 url,
                 pool_size=connections,
-                max_overflow=4,
+                max_overflow=6,
                 pool_timeout=_POOL_SECONDS,
                 pool_pre_ping=True,
                 hide_parameters=True,
