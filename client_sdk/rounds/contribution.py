@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -126,6 +126,15 @@ class OwnRound:
         finally:
             self.seconds[phase] += perf_counter() - started
 
+    def worked(self, phase: Phase, call: Callable[[], T]) -> Program[T]:
+        """Run `call` as work, and count its time as that of `phase`, without the wait for a free thread."""
+
+        def timed() -> T:
+            with self.timed(phase):
+                return call()
+
+        return work(timed)
+
     def metered(self, program: Program[T]) -> Program[T]:
         """Run `program`, and count its bytes."""
         return through(program, self.traffic)
@@ -165,13 +174,12 @@ class OwnRound:
             asked = part.client_side.ask(spec, state, self.history)
             if asked is not None:
                 yield Turn(asked)
-            local = yield from work(partial(train, part, spec, state, self.history))
-        with self.timed("seal"):
-            seal = partial(
-                make, member.terms.sum_of(spec), caught_up.state, member.client_id, local.contribution, keyring,
-                has_data=local.failure is None, take_ahead=part.take_ahead,
-            )  # fmt: skip
-            made = yield from work(seal)
+        local = yield from self.worked("train", partial(train, part, spec, state, self.history))
+        seal = partial(
+            make, member.terms.sum_of(spec), caught_up.state, member.client_id, local.contribution, keyring,
+            has_data=local.failure is None, take_ahead=part.take_ahead,
+        )  # fmt: skip
+        made = yield from self.worked("seal", seal)
         if local.failure is not None:
             _LOG.warning(
                 "task %s, round %d: training failed, zeros were sent in its place", member.terms.name, self.view.number
@@ -245,8 +253,7 @@ class OwnRound:
         if local.finish is None:
             return
         try:
-            with self.timed("train"):
-                finished = yield from work(local.finish)
+            finished = yield from self.worked("train", local.finish)
             for array in finished.values():
                 if array.dtype.kind == "f":
                     check_finite(array, "the client state")

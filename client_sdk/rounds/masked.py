@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import Handout
-from client_sdk.api.wire import Program, work
+from client_sdk.api.wire import Program
 from client_sdk.errors import RoundLost
 from client_sdk.model.follow import CaughtUp
 from client_sdk.rounds.contribution import OwnRound
@@ -228,8 +228,7 @@ class MaskedRound(OwnRound):
         self.finished = True
 
     def _sealed(self, job: Callable[[], R]) -> Program[R]:
-        with self.timed("seal"):
-            return (yield from work(job))
+        return self.worked("seal", job)
 
     def _put(self, stage: StageMessage, body: bytes) -> Program[None]:
         member = self.part.member

@@ -26,6 +26,7 @@ from client_sdk import (
 )
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import RetryPolicy
+from client_sdk.api.wire import Work
 from client_sdk.errors import (
     ContributionConflict,
     Forbidden,
@@ -37,6 +38,7 @@ from client_sdk.errors import (
 )
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds import key_holder
+from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import ClipWarning, Event, KeyringRefused, ModelBehind, RoundMissed, TaskEnded
 from client_sdk.rounds.join import _require_organiser
 from client_sdk.rounds.member import MembershipCheck, request_for
@@ -103,6 +105,27 @@ def test_three_clients_finish_a_task(
     assert set(ahead) == ({mechanism} if mechanism == "paillier" else set())
     assert [(view.state, view.survivors) for view in operator.rounds(task.task_id)] == [("complete", 3)] * 2
     assert operator.task(task.task_id).state == "complete"
+
+
+def test_the_wait_for_a_free_thread_is_not_counted_as_time_of_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("client_sdk.rounds.contribution.perf_counter", lambda: clock[0])
+
+    def train() -> str:
+        clock[0] += 2.0
+        return "trained"
+
+    nothing: Any = None
+    own = OwnRound(nothing, nothing, nothing)
+    program = own.worked("train", train)
+    effect = next(program)
+    assert isinstance(effect, Work)
+    clock[0] += 50.0  # no thread is free
+    reply = effect.call()
+    clock[0] += 50.0  # the event loop is busy
+    with pytest.raises(StopIteration) as ended:
+        program.send(reply)
+    assert (ended.value.value, own.seconds["train"], own.seconds["seal"]) == ("trained", 2.0, 0.0)
 
 
 class LosingTheFirstAnswer(httpx.HTTPTransport):
