@@ -265,10 +265,9 @@ def _message_bytes(made: Private) -> int:
 
 
 def noisy_recipes() -> list[str]:
-    """Return the names of the recipes that are planned, those of spectra first."""
-    entries = [recipe_entry(name) for name in recipes()]
-    planned = [entry for entry in entries if entry.defaults.planned is not None]
-    return [entry.name for entry in sorted(planned, key=lambda entry: not entry.frozen)]
+    """Return the names of the recipes that are planned, in the order in which `choose_noisy` prefers them."""
+    planned = [name for name in recipes() if recipe_entry(name).defaults.planned is not None]
+    return [*_ADVISED, *(name for name in planned if name not in _ADVISED)]
 
 
 def parameters_for_noise(recipe: str, items: int, budget: int = MESSAGE_BUDGET) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from protocols.cohorts import places_in_turn
 from protocols.errors import ParameterError
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import epsilon_of
-from protocols.privacy_advice import Left, modelled_eigenvalue, noisy_recipes, outlook, sizes_for
+from protocols.privacy_advice import Left, choose_noisy, modelled_eigenvalue, noisy_recipes, outlook, sizes_for
 from protocols.recipes.private import FAILED_SUMS, with_privacy
 from protocols.recipes.registry import recipe
 
@@ -80,6 +81,17 @@ def test_no_client_is_asked_more_often_than_planned(users: int, rounds: int, coh
     assert asked.max() + 1 == sizes.sums - FAILED_SUMS
 
 
+@pytest.mark.parametrize("items", [2000, 50_000])  # of 50,000 the Gram matrix is too large
+def test_recipes_are_planned_in_the_order_in_which_one_is_chosen(items: int) -> None:
+    """Where noise leaves most of several, the first that can be planned is chosen."""
+    privacy, users, able = Privacy(epsilon=4.0, delta=1e-12), 100_000_000, []
+    for name in noisy_recipes():
+        with suppress(ParameterError):
+            able.append(outlook(name, users, items, privacy, sizes_for(name, users)))
+    assert len([one for one in able if one.left == "most"]) > 1
+    assert choose_noisy(items, users, 50 * users, privacy, budget=100_000_000)[0].recipe == able[0].recipe
+
+
 @pytest.mark.parametrize("name", noisy_recipes())
 def test_from_enough_users_on_most_is_left(name: str) -> None:
     block = Privacy(epsilon=4.0, delta=1e-6)
@@ -132,7 +144,7 @@ def test_sizes_and_noise_that_cannot_be() -> None:
     for name, block, words in (
         ("colr", Privacy(epsilon=1, delta=1e-3, corrupt=0.9), "lower corrupt"),
         ("colr", Privacy(epsilon=0.01, delta=1e-4), "raise epsilon or min_clients"),
-        ("rfrec", Privacy(epsilon=4, delta=1e-4), "choose one of privirec, privirec-k, arrays, colr"),
+        ("rfrec", Privacy(epsilon=4, delta=1e-4), "choose one of privirec, privirec-k, colr, arrays"),
     ):
         with pytest.raises(ParameterError, match=words):
             outlook(name, 100, 10, block, sizes_for("colr", 100))

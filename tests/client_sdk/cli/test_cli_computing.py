@@ -108,7 +108,7 @@ PLAN = "privacy plan " + " ".join(MILLION)
         ("cost --up 0", "must be positive"),
         ("cost -m compact", "name=value"),
         ("cost --rank 65", "rank 65 is greater than dim 64"),
-        (f"{PLAN} --recipe rfrec", "choose one of privirec, privirec-k, arrays, colr, fedmf"),
+        (f"{PLAN} --recipe rfrec", "choose one of privirec, privirec-k, colr, arrays, fedmf"),
         (f"{PLAN} --cohort 2000000 --recipe colr", "is larger than the 1,000,000 users"),
         (f"{PLAN} --min-clients 90000 --recipe colr", "no round could complete"),
         (f"{PLAN} --corrupt 0.9 --recipe colr", "lower corrupt"),
