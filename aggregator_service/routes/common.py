@@ -64,8 +64,8 @@ _INITIAL: Final = "Round number; 0 for the initial model of a task that starts f
 RoundNumber = Annotated[int, _number("Round number, from 1.", 1), BeforeValidator(_plain_number)]
 SnapshotNumber = Annotated[int, _number(_INITIAL, 0), BeforeValidator(_plain_number)]
 Wait = Annotated[float, Query(description="Long poll: seconds to wait at most.", ge=0, le=LONGEST_WAIT, examples=[20])]
-KNOWN: Final = "ETag of the version that the client has."
-IfNoneMatch = Annotated[str | None, Header(description=KNOWN)]
+ETAG_TEXT: Final = "ETag of the version that the client has."
+IfNoneMatch = Annotated[str | None, Header(description=ETAG_TEXT)]
 
 
 def guarded(*slugs: str) -> dict[int | str, dict[str, Any]]:

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from starlette.routing import BaseRoute
 
 from aggregator_service.problems import responses
-from aggregator_service.routes.common import KNOWN, headers_of
+from aggregator_service.routes.common import ETAG_TEXT, headers_of
 from protocols.messages import (
     CohortView,
     Enrolment,
@@ -59,8 +59,8 @@ _IF_NONE_MATCH: Final = {
     "name": "if-none-match",
     "in": "header",
     "required": False,
-    "schema": {"anyOf": [{"type": "string"}, {"type": "null"}], "description": KNOWN, "title": "If-None-Match"},
-    "description": KNOWN,
+    "schema": {"anyOf": [{"type": "string"}, {"type": "null"}], "description": ETAG_TEXT, "title": "If-None-Match"},
+    "description": ETAG_TEXT,
 }
 
 
