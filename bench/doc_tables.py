@@ -25,12 +25,16 @@ from client_sdk.cli.cost import LIST_PRICES
 ROOT: Final = Path(__file__).parents[1]
 RESULTS: Final = ROOT / "bench" / "results"
 _PAGES_OF_DOCS: Final = ("monitoring.md", "what-encryption-costs.md", "which-recipe.md")
-PAGES: Final = (ROOT / "README.md", *(ROOT / "docs" / name for name in _PAGES_OF_DOCS))
+PAGES: Final = (
+    *(ROOT / "README.md", ROOT / "bench" / "experiments" / "README.md"),
+    *(ROOT / "docs" / name for name in _PAGES_OF_DOCS),
+)
 KB: Final = 1024
 ITEMS: Final = 3706
 DIM: Final = 64
 MECHANISMS: Final = ("plain", "masked", "oneshot", "ckks", "paillier")
 _WORDS: Final = {"oneshot": "one-shot", "ckks": "CKKS", "paillier": "Paillier", "tenseal": "TenSEAL"}
+_OF_SIZE: Final = re.compile(r"privirec-k-\d+")
 _SECTION: Final = re.compile(r"(<!-- table:(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -138,10 +142,24 @@ def recipes_table(results: Results) -> str:
     sets, recipes = (sorted({pair[place] for pair in found}) for place in (0, 1))
     lines = []
     for recipe in recipes:
-        if not re.fullmatch(r"privirec-k-\d+", recipe):
+        if not _OF_SIZE.fullmatch(recipe):
             keys = (found.get((name, recipe), "") for name in sets)
             lines.append([f"`{recipe}`", *(f"{_value(results['quality'], key):.2f}" if key else "-" for key in keys)])
     return _markdown(["recipe", *sets], lines)
+
+
+def seeds_table(results: Results) -> str:
+    """Seeds of each row, from keys `<set>.<row>.seeds` and `<set>.<row>.earlier_draw` of `quality`."""
+    figures = results["quality"]
+    found = {tuple(key.split(".")[:2]) for key in figures if key.endswith(".seeds")}
+    sets, rows = (sorted({pair[place] for pair in found}) for place in (0, 1))
+
+    def cell(data: str, row: str) -> str:
+        earlier = "*" if figures.get(f"{data}.{row}.earlier_draw") else ""
+        return f"{figures[f'{data}.{row}.seeds']}{earlier}" if (data, row) in found else "-"
+
+    lines = ([f"`{row}`", *(cell(name, row) for name in sets)] for row in rows if not _OF_SIZE.fullmatch(row))
+    return _markdown(["row", *sets], lines)
 
 
 def sizing_table(results: Results) -> str:
@@ -182,6 +200,7 @@ TABLES: Final[Mapping[str, Callable[[Results], str]]] = {
     **{f"cost-{what}": partial(cost_table, what) for what in _QUESTIONS},
     "cost-readme": readme_table,
     "recipes": recipes_table,
+    "seeds": seeds_table,
     "sizing": sizing_table,
 }
 

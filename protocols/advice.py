@@ -159,16 +159,16 @@ OF_CENTRAL: Final[Mapping[int | str, tuple[float, float]]] = {
 """Vectors of each of three iterations of `privirec-k`, as many as are safe (the default), or 256 in five with
 `reveal_gram` -> lowest and highest NDCG@20 over all items, divided by that of the best central model without order.
 
-On the data sets of bench/experiments/quality.py (bench/results/quality.json, test rows, three seeds).
+On `MEASURED_ON` (bench/results/quality.json, test rows, three seeds).
 """
 _FEWEST_COMPONENTS: Final = 12
 """Vectors of all iterations below which `colr` is advised: with 12 `privirec-k` ranked better, or at most 8 % lower."""
 
-_TABLE: Final = "docs/which-recipe.md"
-PRIVIREC_RANKED: Final = f"ranked better than colr, fedmf and pfedclr without a start on the six data sets of {_TABLE}"
+MEASURED_ON: Final = "the six sets on which settings were chosen (docs/which-recipe.md)"
+PRIVIREC_RANKED: Final = f"ranked better than colr, fedmf and pfedclr without a start on {MEASURED_ON}"
 STARTS_RANKED: Final = "ranked better than none for colr, fedmf and pfedclr when it had 256 vectors (docs/results.md)"
 NEXT_RANKED: Final = "its worth on MovieLens-100K is in docs/results.md"
-VECTORS_RANKED: Final = "docs/results.md has their worth on six data sets"
+VECTORS_RANKED: Final = "docs/results.md has their worth on the six sets on which settings were chosen"
 _SUMS_OF_RATINGS: Final = 100
 _MOST_RANK: Final = 4
 

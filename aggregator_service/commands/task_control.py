@@ -38,6 +38,7 @@ from aggregator_service.tasks.plans import most_sums, plan_task, task_terms
 from aggregator_service.tasks.task_views import create_invitation, list_tasks, task_view
 from protocols.advice import (
     IN_GROUPS,
+    MEASURED_ON,
     MESSAGE_BUDGET,
     MOST_COMPONENTS,
     MOST_FACTORS,
@@ -188,10 +189,7 @@ def _as_options(fields: dict[str, int]) -> str:
 
 def _say_what_vectors_are_worth(items: int, own: int, most: int) -> None:
     """Print what messages of each size are worth. own: vectors that were chosen, most: that the budget holds."""
-    typer.echo(
-        "NDCG@20 over all items, as a share of the best central model's without order, on the six data sets of "
-        "docs/which-recipe.md:"
-    )
+    typer.echo(f"NDCG@20 over all items, as a share of the best central model's without order, on {MEASURED_ON}:")
 
     def line(vectors: int, iterations: int, key: int | str, what: str = "vectors") -> None:
         lowest, highest = OF_CENTRAL[key]

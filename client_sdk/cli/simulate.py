@@ -57,9 +57,13 @@ class SimulateOptions:
     recipe: Annotated[
         str, Option(help="Recipe: privirec-k, colr, fedmf, rfrec, ...; auto chooses what suits the data.")
     ] = "auto"
-    mechanism: Annotated[str, Option(help="How it is summed: ckks, paillier, masked (for oneshot, too) or plain.")] = (
-        "plain"
-    )
+    mechanism: Annotated[
+        str,
+        Option(
+            help="How it is summed: ckks, paillier, masked (for oneshot, too) or plain (masked where float32 cannot "
+            "count so many clients)."
+        ),
+    ] = "plain"
     rounds: Annotated[int | None, Option(min=1, help="Rounds of the task.", show_default="by recipe and data")] = None
     cohort: Annotated[int | None, Option(min=1, help="Clients in each round.", show_default="by recipe and data")] = (
         None

@@ -63,7 +63,8 @@ class SimulationRequest:
     recipe_parameters: Mapping[str, Any] = field(default_factory=dict)
     """By name; `items` follows from the data, and so does the range of ratings."""
     mechanism: str = "plain"
-    """"masked" adds ring elements without masks, which gives the same bits; the others encrypt and decrypt."""
+    """"masked" adds ring elements without masks, which gives the same bits; "plain" does so, too, with a privacy block,
+    and over more clients than float32 counts (`plain_or_masked`); the others encrypt and decrypt."""
     mechanism_parameters: Mapping[str, Any] = field(default_factory=dict)
     """By name."""
     training: TrainingConfig | None = None
@@ -428,7 +429,8 @@ def _repeated(recipe: Recipe) -> bool:
 def plain_or_masked(recipe: Recipe, clients: int) -> str:
     """Return "plain", or "masked" where float32 does not hold a recipe's counts of so many clients.
 
-    Over more than 16,777 clients it does not hold the sum of lists of `privirec-k`. A ring does.
+    It does not hold the sum of lists of `privirec-k` over more than 16,777 clients where a list may count up to 1,000
+    items. A ring does.
     """
     try:
         for index in range(1, (recipe.ends_after or 1) + 1):

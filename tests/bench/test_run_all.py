@@ -11,7 +11,7 @@ import pytest
 
 import bench.run_all as run_all
 from bench import figures as registry
-from bench.doc_tables import KB, ROWS, Row, recipes_table, with_tables
+from bench.doc_tables import KB, ROWS, Row, recipes_table, seeds_table, with_tables
 from bench.doc_tables import main as write_tables
 from bench.experiments.quality import ARMS, RANKING_SETS
 from bench.figures import Entry, absent, entries, markdown, read_results, rows
@@ -157,6 +157,19 @@ def test_a_table_of_recipes_by_data_sets() -> None:
     assert page.endswith("| 1.20 | - |\n<!-- end -->\nafter\n")
     with pytest.raises(ValueError, match="no <!-- table"):
         with_tables("no marks", {})
+
+
+def test_the_table_of_seeds_shows_what_was_not_measured_and_what_is_of_an_earlier_draw() -> None:
+    figures = {
+        "ml-100k.slim.seeds": 3,
+        "ml-100k.slim.ndcg20": 0.09,
+        "gowalla.colr.seeds": 2,
+        "gowalla.colr.earlier_draw": 1,
+        "gowalla.privirec-k-16.seeds": 3,
+    }
+    lines = seeds_table({"quality": figures}).splitlines()
+    assert lines[0] == "| row | gowalla | ml-100k |"
+    assert lines[2:] == ["| `colr` | 2* | - |", "| `slim` | - | 3 |"]
 
 
 # --- what the advice says about vectors is what was measured ----------------------------------------------------------
