@@ -96,6 +96,7 @@ class Client(_BaseClient[SyncDriver], Closed):
         graph_filter: str | None = None,
         device_group: int | None = None,
         after: str | None = None,
+        shown: TaskTerms | None = None,
     ) -> Task:
         """Enrol with `invitation`, or load the stored membership of `task`, and check the task against the policy.
 
@@ -107,15 +108,19 @@ class Client(_BaseClient[SyncDriver], Closed):
         spectrum; by default the one that fits the task.
         device_group: group to enrol in permanently, where the recipe has several (FAIR: one per memory size).
         after: in place of an invitation, name or id of a task of which this client is a member: enrols it in the one
-        that follows, with the same certificate. Show `following(after)` to the user before.
+        that follows, with the same certificate.
+        shown: with `after`, the terms that `following(after)` returned and the user agreed to. `PolicyRefused` if the
+        server names another task by now, or other terms.
 
-        With `Policy(follow=True)`, a stored task that is over is replaced by the one that follows it.
+        With `Policy(follow=True)`, a stored task that is over is replaced by the one that follows it. If that is not
+        possible, it is returned as it is, and a warning is logged.
 
         Raises `PolicyRefused`, `NotEnrolled` without invitation and stored membership, `Gone` or `Forbidden` for the
         invitation, `ParameterError` for arguments that do not fit the task, and `ContractBroken` when the server's
         statements contradict each other.
         """
-        member = self._driver.run(join(self._account, task, invitation, certificate, device_group, after=after))
+        program = join(self._account, task, invitation, certificate, device_group, after=after, shown=shown)
+        member = self._driver.run(program)
         return Task(Part.of(member, training, seed, graph_filter), self._driver)
 
     def open(self, task: str | None = None, *, graph_filter: str | None = None) -> Task:
@@ -136,7 +141,7 @@ class Client(_BaseClient[SyncDriver], Closed):
     def following(self, task: str | None = None) -> TaskTerms | None:
         """Return the terms of the task that follows `task`, checked against the policy, without enrolling; or None.
 
-        task: name or id of a task of which this client is a member. `join(after=task)` enrols it. Raises
+        task: name or id of a task of which this client is a member. `join(after=task, shown=terms)` enrols it. Raises
         `NotEnrolled`, and `PolicyRefused` also if the organiser or the data set label is another one.
         """
         return self._driver.run(following(self._account, task))
@@ -174,9 +179,11 @@ class AsyncClient(_BaseClient[AsyncDriver], AsyncClosed):
         graph_filter: str | None = None,
         device_group: int | None = None,
         after: str | None = None,
+        shown: TaskTerms | None = None,
     ) -> AsyncTask:
         """See `Client.join`."""
-        member = await self._driver.run(join(self._account, task, invitation, certificate, device_group, after=after))
+        program = join(self._account, task, invitation, certificate, device_group, after=after, shown=shown)
+        member = await self._driver.run(program)
         return AsyncTask(Part.of(member, training, seed, graph_filter), self._driver)
 
     def open(self, task: str | None = None, *, graph_filter: str | None = None) -> AsyncTask:

@@ -154,14 +154,18 @@ def join(options: JoinOptions) -> None:
             any_id = terms.view.catalogue_digest is not None
             read_history(options.interactions, terms.n_items, any_id=any_id, on_unknown=unknown)
         keep_identity(who, options.identity)
-        if options.after is not None and (following := client.following(options.after)) is not None:
-            _print_exposures(following)
+        shown = None if options.after is None else client.following(options.after)
+        if shown is not None:
+            _print_exposures(shown)
+        elif options.after is not None:
+            fail(f"no task follows {options.after!r} yet; to join another one, pass --invitation")
         part: Task | None = client.join(
             options.task,
             invitation=options.invitation,
             certificate=certificate,
             device_group=options.device_group,
             after=options.after,
+            shown=shown,
         )
         while part is not None:
             history = read_history(options.interactions, part.terms.n_items, part.catalogue(), on_unknown=unknown)
@@ -189,7 +193,7 @@ def _following(client: Client, part: Task, options: JoinOptions) -> Task | None:
     _print_exposures(terms)
     question = f"Task {terms.name} follows: {terms.recipe.name} with {terms.mechanism.name}. Take part in it?"
     if options.follow or (sys.stdin.isatty() and typer.confirm(question)):
-        return client.join(after=done)
+        return client.join(after=done, shown=terms)
     say(f"task {terms.name} follows; to take part in it: hushrec join {options.url} --after {part.terms.name}")
     return None
 

@@ -23,7 +23,7 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Identity, Membership
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import Certificate
-from protocols.errors import ParameterError
+from protocols.errors import HushRecError, ParameterError
 from protocols.messages import Enrolment, IssuedCertificate, OrganiserPin, TaskView
 from protocols.recipes.base import Recipe
 from protocols.recipes.private import Private
@@ -136,6 +136,7 @@ def join(
     device_group: int | None = None,
     check: MembershipCheck | None = None,
     after: str | None = None,
+    shown: TaskTerms | None = None,
 ) -> Program[Member]:
     """Enrol with `invitation` or as a member of `after`, or load the stored membership of `task`, and check the task
     against the policy.
@@ -145,6 +146,10 @@ def join(
     """
     if invitation is not None and after is not None:
         raise ParameterError("pass invitation= or after=, not both")
+    if after is None and shown is not None:
+        raise ParameterError("shown= goes with after=")
+    if after is not None and task is not None:
+        raise ParameterError("pass task= or after=, not both: shown= says which task is to follow")
     if invitation is not None:
         _check_invitation(invitation)
     issued = None
@@ -156,6 +161,11 @@ def join(
         found = yield from _successor(account, followed)
         if found is None:
             raise NotEnrolled(f"no task follows {followed.task_name!r} yet; to join another one, pass invitation=...")
+        if shown is not None and not _is_same(shown.view, found):
+            raise PolicyRefused(
+                f"the server names {found.name!r} now, which is another task than {shown.name!r}, or has other terms",
+                remedy="Show the terms to the user again: following().",
+            )
         membership, view = yield from _carried_over(account, followed, found, issued, device_group)
     else:
         membership, view = yield from _enrolled(account, task, invitation, issued, device_group)
@@ -164,7 +174,7 @@ def join(
             found = yield from _successor(account, membership)
             if found is not None and found.state == "open":
                 membership, view = yield from _carried_over(account, membership, found, issued, device_group)
-        except PolicyRefused as error:
+        except HushRecError as error:  # whatever it is, this client can still recommend with the model that it has
             _LOG.warning("the task that follows %r is not joined: %s", membership.task_name, error)
     terms = TaskTerms.of(view, account.policy.max_model_bytes)
     if membership.device_group >= terms.recipe.device_groups:
@@ -277,8 +287,9 @@ def _enrolled(
 def _successor(account: Account, followed: Membership) -> Program[TaskView | None]:
     """Return the last task that follows one that this client is a member of; None while there is none.
 
-    Raises `PolicyRefused` for one whose members somebody else certifies, or whose sums would not count together with
-    those of the task that it follows.
+    Raises `PolicyRefused` for one whose members somebody else certifies, whose sums would not count together with
+    those of the task that it follows, or whose terms name no earlier task. Which one they name is not checked: there
+    may be others between the two.
     """
     view = yield from own_calls(account, followed).successor(followed.task_id)
     if view is None:
@@ -291,7 +302,7 @@ def _successor(account: Account, followed: Membership) -> Program[TaskView | Non
         raise PolicyRefused(
             f"task {view.name!r} does not follow {followed.task_name!r}: it has another {' and '.join(differs)}"
             if differs
-            else f"the terms of task {view.name!r} do not say that it follows {followed.task_name!r}",
+            else f"the terms of task {view.name!r} do not say that it follows another one",
             remedy="Ask the operator for an invitation, and look at the terms of the task.",
         )
     return view
@@ -324,11 +335,19 @@ def _carried_over(
         )
     if device_group is None and terms.recipe.device_groups > 1:
         device_group = followed.device_group
-    membership, view = yield from _enrol(account, view.task_id, issued, device_group)
-    _require_organiser(membership, view)
-    _agree(view, store)
+    membership, enrolled = yield from _enrol(account, view.task_id, issued, device_group)
+    if membership.role != "member" or not _is_same(view, enrolled):
+        detail = f"the server enrolled this client in another task than {view.name!r}, or with other terms or rights"
+        raise ContractBroken("POST", "/v1/enrolments", 200, detail)
+    _require_organiser(membership, enrolled)
+    _agree(enrolled, store)
     store.keep_membership(membership)
-    return membership, view
+    return membership, enrolled
+
+
+def _is_same(view: TaskView, other: TaskView) -> bool:
+    """Return whether two answers are about one task with the same terms."""
+    return view.task_id == other.task_id and AgreedTerms.of(view) == AgreedTerms.of(other)
 
 
 def _enrol(

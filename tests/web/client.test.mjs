@@ -269,6 +269,9 @@ for (const [path, value, name] of [
   ["schedule.follows", null, "RefusalError"],
   ["data_set", "films", "PolicyError"],
   ["schedule.min_clients", 2, "PolicyError"],
+  ["schedule", undefined, "RefusalError"],
+  ["recipe", null, "RefusalError"],
+  ["task_id", TASK.task_id, "RefusalError"],
 ]) {
   test(`attack: a task is not followed if the server changes ${path} to ${JSON.stringify(value)}`, async () => {
     const store = await member();
@@ -319,13 +322,92 @@ test("a member of a task joins the one that follows it, which takes the earlier 
     const given = { organiser: pin, policy: AGREED, issue, after: first.task_id };
     const requests = answering(offer(later), [201, JSON.stringify(enrolment)], offer(later));
     const { membership, terms } = await join(new Api("http://localhost:1"), store, given);
-    assert.deepEqual([asked, terms.id, membership.after], [issued, "t_later", first.task_id]);
+    assert.deepEqual([asked, terms.id, membership.past], [issued, "t_later", [first.task_id]]);
     const sent = JSON.parse(new TextDecoder().decode(requests[1].body));
     assert.deepEqual([sent.invitation, sent.certificate], ["t_later", toBase64Url(certificate)]);
     assert.equal(await store.get("model"), null);
     answering(offer(later)); // it has gone on already
-    assert.deepEqual((await join(new Api("http://localhost:1"), store, given)).membership, membership);
+    assert.deepEqual((await join(new Api("http://localhost:1"), store, { ...given, shown: later })).membership, membership);
+    answering();
+    const shown = changed("schedule.rounds", later.schedule.rounds + 1, later);
+    await assert.rejects(join(new Api("http://localhost:1"), store, { ...given, shown }), { name: "RefusalError", message: /than those that were shown/ });
   }
+});
+
+/** A store with a membership of TASK, certified by an organiser of its own, and `task` and `given` for this organiser. */
+async function certified() {
+  const [organiser, store] = [await newIdentity(), await member()];
+  const pin = { key: toBase64Url(organiser.identityKey), scope: "films" };
+  const task = (id, follows) => changed("organiser", pin, changed("schedule.follows", follows, changed("task_id", id)));
+  const { identityKey, mailboxKey } = await store.get("identity");
+  const certificate = await certificateOf(organiser, identityKey, mailboxKey);
+  const { bound: agreed } = readTask(changed("organiser", pin), { organiser: pin, policy: AGREED });
+  await store.put("membership", { ...(await store.get("membership")), agreed, certificate });
+  const given = { organiser: pin, policy: { ...AGREED, follow: true }, issue: () => assert.fail("asked for a certificate") };
+  return { store, task, given, over: changed("state", "complete", changed("organiser", pin)) };
+}
+const enrolledIn = (task) => [201, JSON.stringify({ task_id: task.task_id, client_id: "c_1", token: "hrt_y", role: "member" })];
+
+test("attack: a server leads a client back to a task whose signed messages it no longer knows", async () => {
+  const { store, task, given, over } = await certified();
+  const [api, home, away] = [new Api("http://localhost:1"), task(TASK.task_id, "t_b"), task("t_b", TASK.task_id)];
+  await store.put("signed", { step: 1 });
+  answering(offer(over), offer(away), enrolledIn(away), offer(away));
+  assert.deepEqual((await join(api, store, given)).membership.past, [TASK.task_id]);
+  assert.equal(await store.get("signed"), null);
+  await store.put("signed", { step: 2 });
+  const before = await store.get("membership");
+  const reasons = [];
+  const requests = answering(offer(changed("state", "complete", away)), offer(home), offer(home), offer(home));
+  const kept = await join(api, store, { ...given, notFollowed: (reason) => reasons.push(reason) });
+  const left = { name: "RefusalError", message: /has left task/ };
+  await assert.rejects(join(api, store, { ...given, policy: AGREED, after: "t_b" }), left);
+  await assert.rejects(following(api, store, given), left);
+  assert.deepEqual([kept.membership, reasons.length, sentTo(requests).some((sent) => sent.startsWith("POST"))], [before, 1, false]);
+  // and by an invitation at another address
+  answering(offer(home));
+  await assert.rejects(join(new Api("http://localhost:2"), store, { ...given, invitation: "hri_x" }), left);
+  assert.deepEqual([await store.get("membership"), await store.get("signed")], [before, { step: 2 }]);
+});
+
+test("attack: a server names another task, or other terms, than those that the user agreed to", async () => {
+  const { store, task, given } = await certified();
+  const [api, shown] = [new Api("http://localhost:1"), task("t_b", TASK.task_id)];
+  const [before, after] = [await store.get("membership"), TASK.task_id];
+  for (const other of [task("t_c", TASK.task_id), changed("schedule.rounds", shown.schedule.rounds + 1, shown)]) {
+    const requests = answering(offer(other));
+    await assert.rejects(join(api, store, { ...given, after, shown }), { name: "RefusalError", message: /than those that were shown/ });
+    assert.deepEqual([requests.length, await store.get("membership")], [1, before]);
+  }
+  await assert.rejects(join(api, store, { ...given, shown }), { name: "ParameterError" });
+  answering(offer(shown), enrolledIn(shown), offer(shown));
+  assert.equal((await join(api, store, { ...given, after, shown })).terms.id, "t_b");
+});
+
+test("a client of a finished task can be opened, whatever keeps it from the one that follows", async () => {
+  const { store, task, given, over } = await certified();
+  const [api, later] = [new Api("http://localhost:1"), task("t_b", TASK.task_id)];
+  const before = await store.get("membership");
+  const uncertified = { ...before, certificate: undefined };
+  const refused = [403, problem("forbidden"), PROBLEM];
+  const foreign = { certificate: toBase64Url(await certificateOf(await newIdentity(), utf8("a"), utf8("b"))) };
+  for (const [membership, issue, answers, reason] of [
+    [before, given.issue, [refused], /forbidden/],
+    [before, given.issue, [offer(later), refused], /forbidden/],
+    [before, given.issue, [offer(later), enrolledIn(task("t_c"))], /another task/],
+    [before, given.issue, [[200, "{}"]], /not a task/],
+    [uncertified, async () => foreign, [offer(later)], /the organiser did not sign/],
+    [uncertified, async () => Promise.reject(new Error("the login is down")), [offer(later)], /the login is down/],
+  ]) {
+    await store.put("membership", membership);
+    const reasons = [];
+    const requests = answering(offer(over), ...answers);
+    const joined = await join(api, store, { ...given, issue, notFollowed: (why) => reasons.push(why) });
+    assert.deepEqual([joined.membership, joined.terms.id, requests.length], [membership, TASK.task_id, 1 + answers.length]);
+    assert.match(reasons.join(), reason);
+  }
+  const stop = AbortSignal.abort(new Error("stopped"));
+  await assert.rejects(join(api, store, { ...given, signal: stop }), { message: "stopped" });
 });
 
 test("a server that does not answer is waited for until the client stops", async () => {

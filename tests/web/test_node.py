@@ -195,7 +195,7 @@ def test_a_member_goes_on_in_the_task_that_follows(tmp_path: Path, monkeypatch: 
             assert again[-1] == {"kind": "ended", "state": "complete"}
     kept = json.loads((tmp_path / "client" / "client.json").read_text(encoding="utf-8"))
     assert kept["membership"]["task"] == kept["task"]["task_id"] == later.demo.task
-    assert kept["membership"]["after"] == recorded.demo.task
+    assert kept["membership"]["past"] == [recorded.demo.task]
 
 
 def test_every_vector_in_node() -> None:

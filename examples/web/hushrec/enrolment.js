@@ -4,7 +4,7 @@ import { POLICY, readTask } from "./terms.js";
 import { baseUrl } from "./api.js";
 import { fromBase64Url, toBase64Url } from "./codec.js";
 import { tag } from "./domain.js";
-import { ApiError, CertificateError, PolicyError, RefusalError } from "./errors.js";
+import { ApiError, CertificateError, ParameterError, RefusalError } from "./errors.js";
 import { checkCertificate, checkRevocations, signEnrolment } from "./identities.js";
 import { newIdentity } from "./identity.js";
 import { sign } from "./keys.js";
@@ -50,13 +50,24 @@ export async function enrol(api, identity, invitation, certificate, signal) {
   }
 }
 
-/** {certificate, membership}: enrolled in the task that was `offered`, whose terms this client agrees to. */
-async function enrolled(api, identity, invitation, offered, { organiser, issue, policy, signal }, given = null) {
+/**
+ * The tasks that a store with this membership has left, when it goes on in `task`. It has forgotten what it signed in
+ * them, so it goes back to none: a server could ask it to sign other survivors of the same sum.
+ */
+function pastOf(membership, task) {
+  const { past = [], task: last = task } = membership ?? {};
+  if (past.includes(task)) throw new RefusalError(`this client has left task ${task}, and does not go back to it`);
+  return last === task ? past : [...past, last];
+}
+
+/** The membership of the task that was `offered`, whose terms this client agrees to. last: the stored membership. */
+async function enrolled(api, identity, invitation, offered, last, { organiser, issue, policy, signal }, given = null) {
   const { bound: agreed } = readTask(offered, { organiser, policy });
+  const past = pastOf(last, offered.task_id);
   const certificate = given ?? (await obtainCertificate(identity, organiser, issue));
   const { task_id: task, client_id: client, token, role } = await enrol(api, identity, invitation, certificate, signal);
   if (task !== offered.task_id || role !== "member") throw new RefusalError("the server enrolled this client in another task");
-  return { url: api.url, task, client, token, agreed, certificate };
+  return { url: api.url, task, client, token, agreed, certificate, past };
 }
 
 const callsOf = (api, identity, { client, token }) => api.enrolled(client, identity.signing, token);
@@ -64,14 +75,16 @@ const isHere = (api, membership) => membership && membership.url === baseUrl(api
 
 /**
  * The JSON of the last task that follows the one of `membership`, null while there is none; throws if this client does
- * not agree to it, as for one whose members another organiser certifies.
+ * not agree to it, as for one whose members another organiser certifies, and for one that it is or was a member of.
  */
 async function successorOf(api, identity, membership, { organiser, policy, signal }) {
   const own = callsOf(api, identity, membership);
   const offered = await own.getOrNull(`/v1/tasks/${membership.task}/successor`, "task that follows", { signal });
   if (!offered) return null;
-  if (!offered.schedule.follows) throw new RefusalError("the terms of the task do not say that it follows another one");
   readTask(offered, { organiser, policy });
+  if (!offered.schedule.follows) throw new RefusalError("the terms of the task do not say that it follows another one");
+  if (offered.task_id === membership.task) throw new RefusalError("the server says that the task follows itself");
+  pastOf(membership, offered.task_id);
   return offered;
 }
 
@@ -87,11 +100,16 @@ async function keptCertificate({ identityKey, mailboxKey }, { certificate }, { k
   }
 }
 
+/** Refuses a task with the terms `bound`, which include its id, unless it is the one that was shown to the user. */
+function requireShown(shown, bound, { organiser, policy }) {
+  if (readTask(shown, { organiser, policy }).bound === bound) return;
+  throw new RefusalError("the server names another task now, or other terms, than those that were shown: ask the user again");
+}
+
 /** The membership of `offered`, a task that follows that of `membership`. It takes the place of the earlier one. */
 async function carriedOver(api, store, identity, membership, offered, how) {
   const certificate = await keptCertificate(identity, membership, how.organiser);
-  const found = await enrolled(api, identity, offered.task_id, offered, how, certificate);
-  const carried = { ...found, after: membership.task };
+  const carried = await enrolled(api, identity, offered.task_id, offered, membership, how, certificate);
   await store.put("membership", carried);
   return carried;
 }
@@ -110,36 +128,37 @@ const OF_TASK = ["own", "model", "pending", "signed", "committees", "contributio
  * {api, terms, membership, identity}: from the store, or newly enrolled with an invitation, or as a member of the task
  * `after`. Before it enrols, the client reads the task and refuses what it does not agree to. See `Participant.join`.
  */
-export async function join(api, store, { invitation, after, notFollowed, ...how }) {
+export async function join(api, store, { invitation, after, shown, notFollowed, ...how }) {
   const { organiser, policy = POLICY, signal } = how;
   const identity = (await store.get("identity")) ?? (await newIdentity());
   await store.put("identity", identity);
   let membership = await store.get("membership");
-  if (after && !(isHere(api, membership) && [membership.task, membership.after].includes(after))) {
+  if (after && !(isHere(api, membership) && [membership.task, ...(membership.past ?? [])].includes(after))) {
     throw new RefusalError(`the store has no membership of task ${after} on this server`);
   }
+  if (shown && !after) throw new ParameterError("shown goes with after");
   if (!isHere(api, membership)) {
     const { json: offered } = await api.get("/v1/enrolments/task", "task of the invitation", { signal, token: invitation });
-    membership = await enrolled(api, identity, invitation, offered, how);
+    membership = await enrolled(api, identity, invitation, offered, membership, how);
     await store.put("membership", membership);
   }
   if (after === membership.task) {
     const offered = await successorOf(api, identity, membership, how);
     if (!offered) throw new RefusalError("no task follows this one yet");
+    if (shown) requireShown(shown, readTask(offered, { organiser, policy }).bound, { organiser, policy });
     membership = await carriedOver(api, store, identity, membership, offered, how);
-  }
+  } else if (shown) requireShown(shown, membership.agreed, { organiser, policy });
   let task = await taskOf(api, identity, membership, signal);
   if (policy.follow && task.state !== "open") {
+    const earlier = membership;
     try {
       const offered = await successorOf(api, identity, membership, how);
-      if (offered?.state === "open") {
-        membership = await carriedOver(api, store, identity, membership, offered, how);
-        task = await taskOf(api, identity, membership, signal);
-      }
+      if (offered?.state === "open") membership = await carriedOver(api, store, identity, membership, offered, how);
     } catch (error) {
-      if (!(error instanceof PolicyError || error instanceof RefusalError)) throw error;
-      notFollowed?.(error.message);
+      signal?.throwIfAborted();
+      notFollowed?.(String(error?.message ?? error)); // whatever it is, this client goes on with the model that it has
     }
+    if (membership !== earlier) task = await taskOf(api, identity, membership, signal);
   }
   const terms = readTask(task, { organiser, policy });
   if (terms.bound !== membership.agreed) throw new RefusalError("the task's terms changed after this client joined");

@@ -71,8 +71,10 @@ export interface JoinOptions {
   url: string;
   /** Needed the first time only. */
   invitation?: string;
-  /** Id of the stored task, to join the last one that follows it in its place. Show `following` to the user before. */
+  /** Id of the stored task, to join the last one that follows it in its place. */
   after?: string;
+  /** With `after`: what `following` returned and the user agreed to. Another task, or other terms, are refused. */
+  shown?: Record<string, unknown>;
   /** Comes with the app, not from the server. */
   organiser: Organiser;
   issue(request: CertificateRequest): Promise<CertificateDocument>;
@@ -93,7 +95,7 @@ export class Participant {
   /** Joins with an invitation, or goes on with the stored membership. */
   static join(options: JoinOptions): Promise<Participant>;
   /** The JSON of the task that follows the stored one, checked against the policy, without enrolling; null if none does. */
-  static following(options: Omit<JoinOptions, "invitation" | "after" | "issue">): Promise<Record<string, unknown> | null>;
+  static following(options: Omit<JoinOptions, "invitation" | "after" | "shown" | "issue">): Promise<Record<string, unknown> | null>;
   readonly task: Record<string, unknown>;
   readonly clientId: string;
   /** Takes part in every round that asks this client. liked(): the current item numbers. Resolves when the task ends. */

@@ -37,8 +37,10 @@ export class Participant {
   /**
    * Joins with an invitation, or goes on with the stored membership. organiser: {key, scope} that came with the app.
    * issue(request): obtains a certificate for the request's keys. policy: see POLICY in terms.js; with its `follow` a
-   * stored task that is over is replaced by the one that follows it. after: id of the stored task, to join the last one
-   * that follows it in its place; show `following` to the user before. A store has one task at a time.
+   * stored task that is over is replaced by the one that follows it, or, if that is not possible, kept: `on` is told why.
+   * after: id of the stored task, to join the last one that follows it in its place. shown: what `following` returned and
+   * the user agreed to; `RefusalError` if the server names another task then, or other terms. A store has one task at a
+   * time, and does not go back to one that it has left.
    */
   static async join({ url, on = () => {}, store, ...how }) {
     const notFollowed = (reason) => on({ kind: "not-followed", reason });

@@ -15,6 +15,7 @@ import pytest
 from client_sdk import (
     AsyncClient,
     Client,
+    ContractBroken,
     Forbidden,
     Identity,
     InvalidParameters,
@@ -55,7 +56,7 @@ def test_members_are_carried_over_with_their_certificates(server: AggregatorProc
     assert terms is not None
     assert (terms.name, terms.schedule.follows) == ("summer", task.task_id)
     assert operator.task("summer").members == 0  # to show the terms enrols nobody
-    parts = [client.join(after="spring") for client in clients]
+    parts = [client.join(after="spring", shown=terms) for client in clients]
     assert [part.membership.certificate for part in parts] == [
         client.memberships()[0].certificate for client in clients
     ]
@@ -68,6 +69,8 @@ def test_members_are_carried_over_with_their_certificates(server: AggregatorProc
         spring = next(one for one in clients[1].memberships() if one.task_id == task.task_id)
         anew._account.store.keep_membership(spring)
         anew._account.store.keep_agreed(task.task_id, clients[1]._account.store.agreed(task.task_id))
+        with pytest.raises(PolicyRefused, match="names 'autumn' now, which is another task than 'summer'"):
+            anew.join(after=task.task_id, shown=terms)
         assert anew.join(after=task.task_id).terms.name == "autumn"
     for client in clients:
         client.close()
@@ -109,6 +112,11 @@ def test_strangers_and_former_members_are_not_carried_over(server: AggregatorPro
     assert operator.task(later.task_id).members == 0
     with pytest.raises(ParameterError, match="not both"):
         clients[1].join(invitation="hri_x", after="inner")
+    with pytest.raises(ParameterError, match="not both"):
+        clients[1].join("outer", after="inner")
+    shown = clients[1].following("inner")
+    with pytest.raises(ParameterError, match="goes with after="):
+        clients[1].join("inner", shown=shown)
     for client in clients:
         client.close()
 
@@ -145,6 +153,61 @@ def test_attack_a_server_names_a_task_that_does_not_follow(
         for call in (clients[0].following, lambda: clients[0].join(after=task.name)):
             with pytest.raises(PolicyRefused, match=r"does not follow|do not say that it follows"):
                 call()
+    for client in clients:
+        client.close()
+
+
+@pytest.mark.parametrize("lie", ["terms before", "terms after", "task"])
+def test_attack_a_server_enrols_in_something_else_than_the_user_agreed_to(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    name = f"agreed-{lie.replace(' ', '-')}"
+    task, clients = finished(server.url, operator, name, PLAIN)
+    small_task(operator, f"{name}-2", users=USERS, follows=task.task_id)
+    terms = clients[0].following(name)
+    assert terms is not None
+    other = terms.schedule.model_copy(update={"rounds": terms.schedule.rounds + 1})
+    changed: dict[str, Any] = {"task_id": "t_1"} if lie == "task" else {"schedule": other}
+    route = "successor" if lie == "terms before" else "task"
+    true = getattr(ApiCalls, route)
+
+    def answers(self: ApiCalls, task_id: str) -> Any:
+        view = yield from true(self, task_id)
+        return view if task_id == task.task_id and route == "task" else view.model_copy(update=changed)
+
+    monkeypatch.setattr(ApiCalls, route, answers)
+    error, said = (PolicyRefused, "or has other terms") if lie == "terms before" else (ContractBroken, "enrolled this")
+    with pytest.raises(error, match=said):
+        clients[0].join(after=name, shown=terms)
+    assert [one.task_name for one in clients[0].memberships()] == [name]
+    for client in clients:
+        client.close()
+
+
+def test_a_client_of_a_finished_task_can_be_opened_if_the_server_does_not_carry_it_over(
+    server: AggregatorProcess, operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
+    task, clients = finished(server.url, operator, "old", PLAIN)
+    small_task(operator, "new", users=USERS, follows=task.task_id)
+    account = clients[0]._account
+    enrol = ApiCalls.enrol
+
+    def refused(self: ApiCalls, enrolment: Any) -> Any:
+        return enrol(self, enrolment.model_copy(update={"invitation": "hri_unknown"}))
+
+    def unknown(self: ApiCalls, task_id: str) -> Any:
+        yield from ()
+        raise ParameterError("recipe 'next' is unknown")
+
+    with Client(server.url, account.identity, account.store.store, replace(PLAIN, follow=True)) as willing:
+        for name, lie, reason in (("enrol", refused, "403"), ("successor", unknown, "is unknown")):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(ApiCalls, name, lie)
+                caplog.clear()
+                assert willing.join("old").terms.name == "old"
+            assert "the task that follows 'old' is not joined" in caplog.text
+            assert reason in caplog.text
+        assert willing.join("old").terms.name == "new"
     for client in clients:
         client.close()
 
