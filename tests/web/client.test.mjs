@@ -33,7 +33,7 @@ function answering(...answers) {
   const requests = [];
   globalThis.fetch = async (url, init) => {
     requests.push({ url: String(url), ...init });
-    const [status, body = "", headers = {}] = answers.shift();
+    const [status, body = "", headers = {}] = answers.shift() ?? [400, problem("unexpected"), PROBLEM]; // which is not repeated
     return new Response([204, 304].includes(status) ? null : body, { status, headers });
   };
   return requests;
