@@ -18,6 +18,7 @@ import argparse
 import asyncio
 import hashlib
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -396,7 +397,7 @@ def _is_exact(server: AggregatorProcess, task: str, plan: OneshotPlan, uploads: 
 
 def plot(found: Mapping[str, Figure]) -> str:
     """An SVG of what a client costs the servers in rounds of each size, beside the floor; both axes are logarithmic."""
-    sizes = sorted(int(name[1:].split(".")[0]) for name in found if name.endswith(".clients"))
+    sizes = sorted(int(value or 0) for name, value in found.items() if re.fullmatch(r"n\d+\.clients", name))
     across = np.linspace(90, 420, len(sizes)) if len(sizes) > 1 else [255]
     lines = [
         '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 640 300" font-family="sans-serif" font-size="13">',
