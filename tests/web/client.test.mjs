@@ -3,6 +3,7 @@
 import { readFileSync } from "node:fs";
 import test from "node:test";
 import assert from "node:assert/strict";
+import { ROUND } from "../../examples/web/hushrec/answers.js";
 import { Api, baseUrl } from "../../examples/web/hushrec/api.js";
 import { boundTerms, modelDigest } from "../../examples/web/hushrec/canonical.js";
 import { concat, fromHex, littleEndian, toBase64, toBase64Url, toHex, utf8 } from "../../examples/web/hushrec/codec.js";
@@ -228,7 +229,7 @@ test("an enrolment whose answers are lost is renewed", async () => {
   const identity = await newIdentity();
   const [api, certificate] = [new Api("http://localhost:1"), utf8("certificate")];
   const conflict = (renewal) => [409, problem("conflict", { renewal }), PROBLEM];
-  const requests = answering(conflict(0), conflict(1), conflict(2), [201, '{"client_id":"c_1"}']);
+  const requests = answering(conflict(0), conflict(1), conflict(2), [201, '{"task_id":"t_1","client_id":"c_1","token":"hrt_x","role":"member"}']);
   const sent = () => requests.map(({ body }) => JSON.parse(new TextDecoder().decode(body)).renewal ?? 0);
   assert.equal((await enrol(api, identity, "hri_x", certificate)).client_id, "c_1");
   assert.deepEqual(sent(), [0, 1, 2, 3]);
@@ -269,8 +270,8 @@ for (const [path, value, name] of [
   ["schedule.follows", null, "RefusalError"],
   ["data_set", "films", "PolicyError"],
   ["schedule.min_clients", 2, "PolicyError"],
-  ["schedule", undefined, "RefusalError"],
-  ["recipe", null, "RefusalError"],
+  ["schedule", undefined, "CodecError"],
+  ["recipe", null, "CodecError"],
   ["task_id", TASK.task_id, "RefusalError"],
 ]) {
   test(`attack: a task is not followed if the server changes ${path} to ${JSON.stringify(value)}`, async () => {
@@ -395,7 +396,7 @@ test("a client of a finished task can be opened, whatever keeps it from the one 
     [before, given.issue, [refused], /forbidden/],
     [before, given.issue, [offer(later), refused], /forbidden/],
     [before, given.issue, [offer(later), enrolledIn(task("t_c"))], /another task/],
-    [before, given.issue, [[200, "{}"]], /not a task/],
+    [before, given.issue, [[200, "{}"]], /another form at task_id/],
     [uncertified, async () => foreign, [offer(later)], /the organiser did not sign/],
     [uncertified, async () => Promise.reject(new Error("the login is down")), [offer(later)], /the login is down/],
   ]) {
@@ -665,4 +666,43 @@ test("training that fails, or sits at the clip, sends zeros and tells the device
     const { user } = await store.get("own");
     assert.equal(user.every((x) => x === 0.1), fails); // a failed training leaves the client as it was
   }
+});
+
+/** The value with one part replaced, for each part: what may come from a server that lies or is broken. */
+function* replaced(value) {
+  yield* [null, 7, "x", [null]];
+  if (value === null || typeof value !== "object") return;
+  for (const [key, part] of Object.entries(value)) {
+    for (const other of replaced(part)) yield Array.isArray(value) ? value.with(Number(key), other) : { ...value, [key]: other };
+  }
+}
+
+test("attack: an answer with any part replaced is refused by name, or read as it is", async () => {
+  const errors = ["CodecError", "PolicyError", "RefusalError", "ParameterError", "FalseModelError", "ApiError"];
+  const api = new Api("http://localhost:1");
+  const count = { read: 0, refused: 0 };
+  const attempt = async (read) => {
+    try {
+      await read();
+      count.read++;
+    } catch (error) {
+      assert.ok(errors.includes(error.name), error.stack);
+      count.refused++;
+    }
+  };
+  for (const from of [TASK, MASKED]) {
+    for (const task of replaced(from)) await attempt(() => readTask(task, { organiser: from.organiser, policy: AGREED }));
+  }
+  const terms = readTask(TASK, { organiser: ORGANISER, policy: AGREED });
+  const round = { number: 1, step: 1, cohort: 24, state: "collecting", seed: toBase64Url(await roundSeed(terms.seed, 1)), in_cohort: true, committee_keys: null };
+  for (const view of replaced(round)) {
+    answering([200, JSON.stringify(view)]);
+    await attempt(async () => readRound(terms, (await api.get("/v1/tasks/t/rounds/current", "round", { form: ROUND })).json));
+  }
+  const [{ view, sum, body }] = await history(terms);
+  for (const page of replaced({ rounds: [view], more: false })) {
+    answering([200, JSON.stringify(page)], await download(sum), await download(body));
+    await attempt(() => fetchModel(follower(terms), 2));
+  }
+  assert.ok(count.read > 100 && count.refused > 500, JSON.stringify(count));
 });

@@ -1,5 +1,6 @@
 /** Requests to a server of HushRec: signed, repeated after failures, and counted (docs/http-api.md). */
 
+import { ANY, shaped } from "./answers.js";
 import { equal, fromBase64, utf8 } from "./codec.js";
 import { sha256 } from "./domain.js";
 import { ApiError, CodecError, UnreachableError } from "./errors.js";
@@ -62,6 +63,17 @@ async function readBody(response, most) {
 
 const parsed = (body) => JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(body));
 
+/** The JSON of an answer, in this form; `CodecError` otherwise. */
+function read(body, form, what) {
+  let json;
+  try {
+    json = parsed(body);
+  } catch {
+    throw new CodecError(`${what}: the server's answer is not JSON`);
+  }
+  return shaped(json, form, what);
+}
+
 function problemOf(response, body) {
   try {
     if (response.headers.get("content-type")?.includes("problem+json")) return parsed(body);
@@ -100,12 +112,12 @@ export class Api {
     return new Api(this.url, { token, sign: { clientId, signing }, report, unreachable });
   }
 
-  /** The parsed answer of GET, and its ETag; json is null for 204 and 304. */
-  async get(path, what, { signal, wait, etag = null, token } = {}) {
+  /** The parsed answer of GET, and its ETag; json is null for 204 and 304. form: see answers.js. */
+  async get(path, what, { form = ANY, signal, wait, etag = null, token } = {}) {
     const headers = etag ? { "if-none-match": etag } : {};
     const target = wait ? `${path}${path.includes("?") ? "&" : "?"}wait=${wait}` : path;
     const { response, body } = await this.#repeated("GET", target, what, { headers, signal, wait, token });
-    const json = [204, 304].includes(response.status) ? null : parsed(body);
+    const json = [204, 304].includes(response.status) ? null : read(body, form, what);
     return { json, status: response.status, etag: response.headers.get("etag") };
   }
 
@@ -130,16 +142,16 @@ export class Api {
     return body;
   }
 
-  async post(path, what, value, { signal } = {}) {
+  async post(path, what, value, { form = ANY, signal } = {}) {
     const body = utf8(JSON.stringify(value));
     const headers = { "content-type": "application/json" };
-    return parsed((await this.#repeated("POST", path, what, { headers, body, signal })).body);
+    return read((await this.#repeated("POST", path, what, { headers, body, signal })).body, form, what);
   }
 
   /** statements: more header fields, by lower case name. */
-  async put(path, what, body, mediaType, { signal, statements = {} } = {}) {
+  async put(path, what, body, mediaType, { form = ANY, signal, statements = {} } = {}) {
     const headers = { "content-type": mediaType, ...statements };
-    return parsed((await this.#repeated("PUT", path, what, { headers, body, signal })).body);
+    return read((await this.#repeated("PUT", path, what, { headers, body, signal })).body, form, what);
   }
 
   /** Repeats until there is an answer that says that repeating cannot help, or the signal is aborted. */

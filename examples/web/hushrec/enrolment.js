@@ -1,5 +1,6 @@
 /** Joining a task: certificate, enrolment, membership (docs/wire/requests.md). */
 
+import { ENROLMENT, TASK } from "./answers.js";
 import { POLICY, readTask } from "./terms.js";
 import { baseUrl } from "./api.js";
 import { fromBase64Url, toBase64Url } from "./codec.js";
@@ -37,7 +38,7 @@ export async function enrol(api, identity, invitation, certificate, signal) {
     const signature = await signEnrolment(identity.signing, invitation, identityKey, mailboxKey, null, certificate, renewal);
     const keys = { identity_key: toBase64Url(identityKey), sealing_key: toBase64Url(sealingKey) };
     const signed = { invitation, ...keys, signature: toBase64Url(signature), certificate: toBase64Url(certificate) };
-    return api.post("/v1/enrolments", "enrolment", renewal ? { ...signed, renewal } : signed, { signal });
+    return api.post("/v1/enrolments", "enrolment", renewal ? { ...signed, renewal } : signed, { form: ENROLMENT, signal });
   };
   for (let renewal = 0, left = MOST_ENROLMENTS; ; ) {
     try {
@@ -79,7 +80,7 @@ const isHere = (api, membership) => membership && membership.url === baseUrl(api
  */
 async function successorOf(api, identity, membership, { organiser, policy, signal }) {
   const own = callsOf(api, identity, membership);
-  const offered = await own.getOrNull(`/v1/tasks/${membership.task}/successor`, "task that follows", { signal });
+  const offered = await own.getOrNull(`/v1/tasks/${membership.task}/successor`, "task that follows", { form: TASK, signal });
   if (!offered) return null;
   readTask(offered, { organiser, policy });
   if (!offered.schedule.follows) throw new RefusalError("the terms of the task do not say that it follows another one");
@@ -138,7 +139,7 @@ export async function join(api, store, { invitation, after, shown, notFollowed, 
   }
   if (shown && !after) throw new ParameterError("shown goes with after");
   if (!isHere(api, membership)) {
-    const { json: offered } = await api.get("/v1/enrolments/task", "task of the invitation", { signal, token: invitation });
+    const { json: offered } = await api.get("/v1/enrolments/task", "task of the invitation", { form: TASK, signal, token: invitation });
     membership = await enrolled(api, identity, invitation, offered, membership, how);
     await store.put("membership", membership);
   }
@@ -169,7 +170,7 @@ export async function join(api, store, { invitation, after, shown, notFollowed, 
 }
 
 const taskOf = async (api, identity, membership, signal) =>
-  (await callsOf(api, identity, membership).get(`/v1/tasks/${membership.task}`, "task", { signal })).json;
+  (await callsOf(api, identity, membership).get(`/v1/tasks/${membership.task}`, "task", { form: TASK, signal })).json;
 
 /** Whether a revocation list was issued before another, or in the same second without all of its serials. */
 function isOlder(list, other) {

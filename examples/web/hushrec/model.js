@@ -1,5 +1,6 @@
 /** The model on the device: computed from released sums, and compared with the server's, whose digest every mask of a round is bound to. */
 
+import { ATTESTATIONS, ROUNDS } from "./answers.js";
 import { equal, fromBase64Url, fromHex, toHex } from "./codec.js";
 import { sha256 } from "./domain.js";
 import { CertificateError, CodecError, FalseModelError, NotAttestedError, RefusalError, SignatureError } from "./errors.js";
@@ -37,7 +38,7 @@ async function completedRounds(api, { id, task: { schedule } }, known, limit, si
   const found = [];
   for (let more = true; more; ) {
     const path = `/v1/tasks/${id}/rounds?state=complete&after=${found.at(-1)?.number ?? known}`;
-    const { json: page } = await api.get(path, "list of rounds", { signal });
+    const { json: page } = await api.get(path, "list of rounds", { form: ROUNDS, signal });
     const views = page.rounds.filter(({ number }) => number < limit);
     for (const view of views) {
       const isStated = [view.aggregate_digest, view.state_digest, view.aggregate_chain].every((digest) => DIGEST.test(digest ?? ""));
@@ -117,7 +118,7 @@ async function requireAttested(client, chain, round, signal) {
   let after = "";
   for (let more = true; more && same.size < needed; ) {
     const path = `/v1/tasks/${terms.id}/rounds/${round}/attestations?after=${after}`;
-    const { json: page } = await api.get(path, "members' statements", { signal });
+    const { json: page } = await api.get(path, "members' statements", { form: ATTESTATIONS, signal });
     for (const one of page.attestations) {
       const stated = await chainOf(client, one, round);
       if (stated && !equal(stated, chain)) throw new NotAttestedError(`members stated another model before round ${round} than the server gave this client`);

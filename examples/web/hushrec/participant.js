@@ -1,5 +1,6 @@
 /** A client of one task until the task ends: it follows the rounds, takes part in them, and recommends on the device. */
 
+import { ROUND, TASK } from "./answers.js";
 import { Api, pause } from "./api.js";
 import { AbstainedError, AlreadySummedError, ApiError, CertificateError, CodecError, FalseModelError, NotAttestedError, PolicyError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
 import { following, join, refreshRevocations } from "./enrolment.js";
@@ -70,7 +71,7 @@ export class Participant {
     let etag = null;
     let handled = 0;
     for (let wait = 0; ; wait = LONG_POLL) {
-      const { json: view, etag: fresh } = await api.get(`${path}/rounds/current`, "question for a round", { signal, wait, etag });
+      const { json: view, etag: fresh } = await api.get(`${path}/rounds/current`, "question for a round", { form: ROUND, signal, wait, etag });
       if (view) {
         etag = fresh;
         this.#on({ kind: "round", round: view });
@@ -81,7 +82,7 @@ export class Participant {
         if (!["complete", "failed"].includes(view.state)) continue;
         if (view.state === "complete") await this.#update(view.number, signal);
       }
-      const { json: task } = await api.get(path, "task", { signal });
+      const { json: task } = await api.get(path, "task", { form: TASK, signal });
       if (task.state !== "open") return this.#on({ kind: "ended", state: task.state });
       if (!view && task.waiting_for) this.#on({ kind: "waiting", reason: task.waiting_for });
       if (!view) await pause(0.2, signal);
@@ -118,7 +119,7 @@ export class Participant {
   async #nextState(seen, signal) {
     const path = `/v1/tasks/${this.#client.terms.id}/rounds/current`;
     for (let etag = null; ; ) {
-      const { json: view, etag: fresh } = await this.#client.api.get(path, "question for a round", { signal, wait: LONG_POLL, etag });
+      const { json: view, etag: fresh } = await this.#client.api.get(path, "question for a round", { form: ROUND, signal, wait: LONG_POLL, etag });
       if (view && (view.number !== seen.number || view.state !== seen.state)) return view;
       etag = fresh ?? etag;
     }

@@ -24,6 +24,9 @@ export function primesBelow(degree, count) {
   return found;
 }
 
+/** The rings that there are: of each degree, all primes that keep 128 bits of security. */
+const RINGS = CAPS.map(([degree, cap]) => ({ degree, all: primesBelow(degree, Math.floor(cap / 32)) }));
+
 export const boundOfSum = (contributions) => Math.ceil(10 * SIGMA * Math.sqrt(contributions));
 
 /** Coefficients of a contribution of `values` values. */
@@ -32,9 +35,9 @@ export const coefficientsOf = (values, bits, per) => Math.ceil(values / per) + M
 /** {degree, primes, per, bits}: the ring with the smallest upload. */
 export function chooseRing(bits, values, contributions, committee) {
   let best = null;
-  for (const [degree, cap] of CAPS) {
-    for (let count = 1; count <= Math.floor(cap / 32); count++) {
-      const primes = primesBelow(degree, count);
+  for (const { degree, all } of RINGS) {
+    for (let count = 1; count <= all.length; count++) {
+      const primes = all.slice(0, count);
       const q = primes.reduce((whole, p) => whole * BigInt(p), 1n);
       let per = Math.floor((32 * count) / bits);
       while (per && (q >> BigInt(bits * per)) / 2n - 1n < BigInt(boundOfSum(contributions))) per--;

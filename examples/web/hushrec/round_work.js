@@ -1,5 +1,6 @@
 /** What a client does in a round of any mechanism: check members, train, deliver its contribution. */
 
+import { RECEIPT } from "./answers.js";
 import { fromBase64Url, toHex } from "./codec.js";
 import { sha256 } from "./domain.js";
 import { AbstainedError, ApiError, CertificateError, CodecError, ParameterError, RefusalError } from "./errors.js";
@@ -98,7 +99,7 @@ export async function deliver({ api, store, terms, membership }, { round, body, 
   const started = performance.now();
   const path = `/v1/tasks/${terms.id}/rounds/${round}/contributions/${membership.client}`;
   const statements = { "aggregate-chain": toHex(chain) };
-  const receipt = await api.put(path, "contribution", body, CONTRIBUTION, { signal, statements }).catch(async (error) => {
+  const receipt = await api.put(path, "contribution", body, CONTRIBUTION, { form: RECEIPT, signal, statements }).catch(async (error) => {
     if (error instanceof ApiError && error.slug === "aggregate-mismatch") await store.put("model", null);
     throw error;
   });

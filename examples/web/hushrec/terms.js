@@ -3,6 +3,7 @@
  * A server that states something else than follows from the parameters is refused.
  */
 
+import { shaped, TASK } from "./answers.js";
 import { boundTerms, canonicalJson } from "./canonical.js";
 import { fromBase64Url, toBase64Url } from "./codec.js";
 import { PolicyError, RefusalError } from "./errors.js";
@@ -121,9 +122,7 @@ function requireSame(found, stated, what) {
  * masks are bound to, as canonical JSON, and what must not change after a client has joined.
  */
 export function readTask(task, { organiser = null, policy = POLICY } = {}) {
-  const { recipe, mechanism, resolved, schedule } = task;
-  const parts = [recipe?.parameters, mechanism?.parameters, resolved?.main_sum, schedule];
-  if (!parts.every((part) => part && typeof part === "object")) throw new RefusalError("the server's answer is not a task");
+  const { recipe, mechanism, resolved } = shaped(task, TASK, "task");
   require(Object.hasOwn(PLANS, mechanism.name), `this client takes part in one-shot and masked sums, not in ${mechanism.name}`);
   require(Object.hasOwn(RECIPES, recipe.name), `this client trains colr and fedmf, not ${recipe.name}`);
   const [p, m] = [allParameters(recipe), allParameters(mechanism)];
