@@ -16,7 +16,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Row, Select, event
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -36,7 +36,7 @@ from aggregator_service.migrations.migrate import migrate
 from aggregator_service.rounds import cohorts, disputes, same_data
 from aggregator_service.storage import blobs as blob_keys
 from aggregator_service.storage.blobs import BlobsUnavailableError, Pack, Piece
-from aggregator_service.storage.database import Database, Effects
+from aggregator_service.storage.database import Columns, Database, Effects
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.packs import Packs
@@ -109,6 +109,10 @@ class FaultyDatabase(Database):
         self.reach("database.read")
         with super().read() as session:
             yield session
+
+    def rows(self, statement: Select[*Columns], parameters: Mapping[str, Any]) -> Sequence[Row[*Columns]]:
+        self.reach("database.read")
+        return super().rows(statement, parameters)
 
     @contextmanager
     def write(self, connection: Connection | None = None) -> Iterator[Session]:
