@@ -146,8 +146,8 @@ def join(
     """
     if invitation is not None and after is not None:
         raise ParameterError("pass invitation= or after=, not both")
-    if after is None and shown is not None:
-        raise ParameterError("shown= goes with after=")
+    if after is None and invitation is None and shown is not None:
+        raise ParameterError("shown= goes with after= or invitation=")
     if after is not None and task is not None:
         raise ParameterError("pass task= or after=, not both: shown= says which task is to follow")
     if invitation is not None:
@@ -161,14 +161,12 @@ def join(
         found = yield from _successor(account, followed)
         if found is None:
             raise NotEnrolled(f"no task follows {followed.task_name!r} yet; to join another one, pass invitation=...")
-        if shown is not None and not _is_same(shown.view, found):
-            raise PolicyRefused(
-                f"the server names {found.name!r} now, which is another task than {shown.name!r}, or has other terms",
-                remedy="Show the terms to the user again: following().",
-            )
+        _require_shown(shown, found, "following()")
         membership, view = yield from _carried_over(account, followed, found, issued, device_group)
     else:
-        membership, view = yield from _enrolled(account, task, invitation, issued, device_group)
+        if invitation is not None and shown is not None:
+            _require_shown(shown, (yield from account.calls.invited_task(invitation)), "preview()")
+        membership, view = yield from _enrolled(account, task, invitation, issued, device_group, shown)
     if account.policy.follow and view.state != "open" and membership.role == "member":
         try:
             found = yield from _successor(account, membership)
@@ -259,8 +257,12 @@ def _enrolled(
     invitation: str | None,
     issued: IssuedCertificate | None,
     device_group: int | None,
+    shown: TaskTerms | None = None,
 ) -> Program[tuple[Membership, TaskView]]:
-    """Return the membership, from `invitation` or from the store, and the task as this client agreed to it."""
+    """Return the membership, from `invitation` or from the store, and the task as this client agreed to it.
+
+    shown: what the task of the invitation must be, for which the server was asked just before.
+    """
     store = account.store
     if invitation is None:
         membership = find_membership(account, task)
@@ -274,6 +276,8 @@ def _enrolled(
         _require_organiser(membership, view)
         return membership, view
     membership, view = yield from _enrol(account, invitation, issued, device_group)
+    if shown is not None:
+        _require_offered(shown.view, view)
     _require_organiser(membership, view)
     _agree(view, store)
     store.keep_membership(membership)
@@ -336,9 +340,9 @@ def _carried_over(
     if device_group is None and terms.recipe.device_groups > 1:
         device_group = followed.device_group
     membership, enrolled = yield from _enrol(account, view.task_id, issued, device_group)
-    if membership.role != "member" or not _is_same(view, enrolled):
-        detail = f"the server enrolled this client in another task than {view.name!r}, or with other terms or rights"
-        raise ContractBroken("POST", "/v1/enrolments", 200, detail)
+    _require_offered(view, enrolled)
+    if membership.role != "member":
+        raise ContractBroken("POST", "/v1/enrolments", 200, "the server enrolled this client with other rights")
     _require_organiser(membership, enrolled)
     _agree(enrolled, store)
     store.keep_membership(membership)
@@ -348,6 +352,21 @@ def _carried_over(
 def _is_same(view: TaskView, other: TaskView) -> bool:
     """Return whether two answers are about one task with the same terms."""
     return view.task_id == other.task_id and AgreedTerms.of(view) == AgreedTerms.of(other)
+
+
+def _require_shown(shown: TaskTerms | None, found: TaskView, again: str) -> None:
+    """Raise `PolicyRefused` for another task than the user agreed to. again: the call that shows what is found."""
+    if shown is not None and not _is_same(shown.view, found):
+        raise PolicyRefused(
+            f"the server names {found.name!r} now, which is another task than {shown.name!r}, or has other terms",
+            remedy=f"Show the terms to the user again: {again}.",
+        )
+
+
+def _require_offered(offered: TaskView, enrolled: TaskView) -> None:
+    if not _is_same(offered, enrolled):
+        detail = f"the server enrolled this client in another task than {offered.name!r}, or with other terms"
+        raise ContractBroken("POST", "/v1/enrolments", 200, detail)
 
 
 def _enrol(

@@ -115,7 +115,7 @@ def test_strangers_and_former_members_are_not_carried_over(server: AggregatorPro
     with pytest.raises(ParameterError, match="not both"):
         clients[1].join("outer", after="inner")
     shown = clients[1].following("inner")
-    with pytest.raises(ParameterError, match="goes with after="):
+    with pytest.raises(ParameterError, match="goes with after= or invitation="):
         clients[1].join("inner", shown=shown)
     for client in clients:
         client.close()
@@ -182,6 +182,31 @@ def test_attack_a_server_enrols_in_something_else_than_the_user_agreed_to(
     assert [one.task_name for one in clients[0].memberships()] == [name]
     for client in clients:
         client.close()
+
+
+@pytest.mark.parametrize("lie", [None, "invited_task", "task"])
+def test_an_invitation_joins_the_task_that_was_shown(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch, lie: str | None
+) -> None:
+    task = small_task(operator, f"shown-{lie or 'same'}", users=USERS)
+    invitation = operator.invite(task.task_id, uses=3).invitation
+    with new_client(server.url, PLAIN) as client:
+        terms = client.preview(invitation)
+        if lie is None:
+            assert client.join(invitation=invitation, shown=terms).terms.task_id == task.task_id
+            return
+        true, other = getattr(ApiCalls, lie), terms.schedule.model_copy(update={"rounds": terms.schedule.rounds + 1})
+
+        def answers(self: ApiCalls, asked: str) -> Any:
+            view = yield from true(self, asked)
+            return view.model_copy(update={"schedule": other})
+
+        monkeypatch.setattr(ApiCalls, lie, answers)
+        with pytest.raises(PolicyRefused if lie == "invited_task" else ContractBroken, match="other terms"):
+            client.join(invitation=invitation, shown=terms)
+        assert client.memberships() == []
+        if lie == "invited_task":
+            assert operator.task(task.task_id).members == 0  # nothing was sent
 
 
 def test_a_client_of_a_finished_task_can_be_opened_if_the_server_does_not_carry_it_over(
