@@ -58,7 +58,6 @@ class CommitListeners:
             self.notifier.announce(announcement)
             self._drive(announcement)
         for delivery in effects.deliveries:
-            self.notifier.delivered(delivery)
             self.engine.delivered(delivery.task_id)
             if not self.leadership.leads:
                 self._tell_leader(delivery.task_id)

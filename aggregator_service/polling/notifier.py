@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -21,7 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.types import Scope
 
 from aggregator_service.access.rate_limits import AtOnce, Room
-from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database, Delivery
+from aggregator_service.storage.database import DATABASE_GONE, Announcement, Database
 from aggregator_service.storage.schema import TaskRow
 from protocols.pace import SHORTEST_REST
 
@@ -38,11 +38,6 @@ _APPLYING_SECONDS: float = 0.05
 """Time in which a commit of this process is applied to the task cache."""
 _Topic = tuple[str, str]
 """Task id and topic."""
-
-
-def own_topic(client_id: str) -> str:
-    """Return the topic of what only one client sees: that the server has its message."""
-    return f"client {client_id}"
 
 
 class Notifier:
@@ -81,26 +76,20 @@ class Notifier:
         for topic in list(self._waiters):
             self._wake(topic)
 
-    def delivered(self, delivery: Delivery) -> None:
-        """Wake the polls of a client whose own message was committed: its view of the round has changed."""
-        self._wake((delivery.task_id, own_topic(delivery.client_id)))
-
     def _wake(self, topic: _Topic) -> None:
         for waiter in self._waiters.get(topic, ()):
             waiter.set()
 
     @contextmanager
-    def _registered_waiter(self, task_id: str, topics: Iterable[str]) -> Iterator[asyncio.Event]:
-        waiter, own = asyncio.Event(), [(task_id, topic) for topic in topics]
-        for topic in own:
-            self._waiters.setdefault(topic, set()).add(waiter)
+    def _registered_waiter(self, topic: _Topic) -> Iterator[asyncio.Event]:
+        waiter = asyncio.Event()
+        self._waiters.setdefault(topic, set()).add(waiter)
         try:
             yield waiter
         finally:
-            for topic in own:
-                self._waiters[topic].discard(waiter)
-                if not self._waiters[topic]:
-                    del self._waiters[topic]
+            self._waiters[topic].discard(waiter)
+            if not self._waiters[topic]:
+                del self._waiters[topic]
 
     async def poll(
         self,
@@ -121,12 +110,12 @@ class Notifier:
         wait in eight polls.
         """
         looked = partial(run_in_threadpool, look)
-        return await self.follow(task_id, (topic,), wait, looked, every, asked_by=asked_by, scope=scope)
+        return await self.follow(task_id, topic, wait, looked, every, asked_by=asked_by, scope=scope)
 
     async def follow(
         self,
         task_id: str,
-        topics: Iterable[str],
+        topic: str,
         wait: float,
         look: Callable[[], Awaitable[Found | None]],
         every: float | None = None,
@@ -134,10 +123,10 @@ class Notifier:
         asked_by: str | None,
         scope: Scope,
     ) -> Found | None:
-        """As `poll`, for a coroutine function and several topics."""
+        """As `poll`, for a coroutine function."""
         loop = asyncio.get_running_loop()
         end = loop.time() + min(wait, self._longest_wait)
-        with self._registered_waiter(task_id, topics) as waiter, ExitStack() as counted:
+        with self._registered_waiter((task_id, topic)) as waiter, ExitStack() as counted:
             first = True
             while True:
                 waiter.clear()  # before the call, so that a change during it is not missed

@@ -23,6 +23,7 @@ from aggregator_service.storage.database import Delivery
 from aggregator_service.storage.round_rows import last_round, refusals_by_reason
 from aggregator_service.storage.schema import ClientRow, RoundRow, SnapshotRow, TaskRow, ViewRow
 from aggregator_service.storage.stage_rows import (
+    Handout,
     StagePart,
     awaited_message,
     clients_with,
@@ -37,7 +38,7 @@ from aggregator_service.tasks.plans import TaskPlan, plan_round, round_spec
 from protocols.codec import b64encode
 from protocols.layout import Route
 from protocols.messages import RoundView, SnapshotView
-from protocols.messages.stages import MaskedMessage
+from protocols.messages.stages import MaskedMessage, RoundState
 from protocols.recipes.base import RoundSpec
 
 Found = TypeVar("Found")
@@ -140,17 +141,38 @@ def round_view(session: Session, task: TaskRow, round_: RoundRow, principal: Pri
         lambda part: takes_part(session, round_.id, part, client_id),
         lambda: plan_round(task, round_).contribution_bytes(round_spec(round_), client_id),
     )
-    keys = encoded_keys(session, round_) if status.is_awaited else None
-    return view.model_copy(update=vars(status) | {"committee_keys": keys})
+    handed = _handed_out(session, round_) if status.is_awaited else {}
+    return view.model_copy(update={**vars(status), **handed})
+
+
+def _handed_out(session: Session, round_: RoundRow) -> Mapping[str, str | None]:
+    """Return what the view has for whoever the round awaits, by field: the same for all of them."""
+    found = {"committee_keys": encoded_keys(session, round_)}
+    kind: Handout | None = None
+    if round_.state == RoundState.UNMASKING:
+        kind = "confirmations" if round_.confirms or round_.committee else "survivors"
+    elif round_.state == RoundState.CONFIRMING and not round_.committee:
+        kind = "survivors"
+    row = None if kind is None else find_handout(session, round_.id, kind)
+    if row is not None:
+        found["survivor_set" if kind == "survivors" else "confirmations"] = b64encode(row.body)
+    return found
+
+
+_UNSEEN: Final = frozenset({"received", "folded", "answered", "delivered", "contributed"})
+"""What changes in a client's view with its own message, or with each one that arrives."""
+_HANDED_OUT: Final = frozenset({"committee_keys", "survivor_set", "confirmations"})
+"""What a client's view no longer has once its message is stored."""
 
 
 def round_etag(task: TaskRow, view: RoundView) -> str:
     """Return a weak ETag that changes when the view does, apart from the remaining seconds.
 
-    A client's ETag also ignores the numbers of messages: each one would otherwise answer the polls of all clients.
-    The task's state is part of the ETag, so that its end answers every poll.
+    A client's ETag also ignores the messages that are stored, its own and those of others: each one would otherwise
+    answer the polls of all clients, or the next poll of the client that sent it, which knows. The task's state is part
+    of the ETag, so that its end answers every poll.
     """
-    excluded = {"seconds_left", "received", "folded", "answered"} if view.in_cohort is not None else {"seconds_left"}
+    excluded = {"seconds_left"} if view.in_cohort is None else {"seconds_left", *_UNSEEN, *_HANDED_OUT}
     body = f"{task.state} {view.model_dump_json(exclude=excluded)}"
     return f'W/"{hashlib.sha256(body.encode()).hexdigest()[:24]}"'
 
@@ -170,8 +192,8 @@ class _RoundData:
     plan: TaskPlan
     spec: RoundSpec
     clients: Mapping[str, set[str]]
-    committee_keys: str | None
-    """As in `RoundView`."""
+    handed_out: Mapping[str, str | None]
+    """What the view has for whoever the round awaits, by field."""
 
 
 class CachedRound:
@@ -291,7 +313,7 @@ class CachedRound:
         awaited = awaited_message(data.row)
         update: dict[str, Any] = dict(vars(status))
         if status.is_awaited:
-            update["committee_keys"] = data.committee_keys
+            update |= data.handed_out
         update["received"] = len(data.clients["contribute"])
         if data.row.committee and awaited is not None and awaited != "contribute":
             update["answered"] = len(data.clients[awaited])
@@ -343,5 +365,5 @@ def _read_data(
         plan=plan_round(task, round_),
         spec=round_spec(round_),
         clients={part: clients(part) for part in needed},
-        committee_keys=encoded_keys(session, round_) if awaited is not None else None,
+        handed_out=_handed_out(session, round_) if awaited is not None else {},
     )

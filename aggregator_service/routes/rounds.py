@@ -25,7 +25,7 @@ from aggregator_service.access.principals import (
 from aggregator_service.http.authentication import ActorOf, MemberOf, PrincipalOf, ReaderOnly
 from aggregator_service.http.fields import not_modified
 from aggregator_service.logs import fields
-from aggregator_service.polling.notifier import NOT_HELD, own_topic
+from aggregator_service.polling.notifier import NOT_HELD
 from aggregator_service.polling.pace import seconds_to_window
 from aggregator_service.polling.views import CachedRound, ClientRoundStatus, compact_rounds, round_etag, round_view
 from aggregator_service.problems import Problem
@@ -123,9 +123,8 @@ async def current(
 
     # What operators watch (the number of contributions) wakes no long poll, so they also look at intervals.
     interval = services.settings.tuning.recheck_seconds if isinstance(principal, Operator) else None
-    topics = ("round", own_topic(principal.client_id)) if isinstance(principal, Enrolled) else ("round",)
     found = await services.notifier.follow(
-        task, topics, wait, changed, interval, asked_by=client_id_of(principal), scope=http.scope
+        task, "round", wait, changed, interval, asked_by=client_id_of(principal), scope=http.scope
     )
     if found is not None:
         begins_in = found.begins_in()

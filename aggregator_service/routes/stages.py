@@ -20,8 +20,8 @@ from aggregator_service.routes.common import (
     guarded,
     receipt_response,
 )
-from aggregator_service.storage.stage_rows import Handout
 from aggregator_service.uploads.messages import (
+    Fetched,
     admit_to_stage_cached,
     already_stored,
     handed_out_cached,
@@ -73,7 +73,7 @@ async def put(
     return receipt_response(await store_message(services, admission, body, digest, binding))
 
 
-def _add_route(kind: Handout, summary: str, body: str, text: str) -> None:
+def _add_route(kind: Fetched, summary: str, body: str, text: str) -> None:
     """Add the route of what clients fetch in a masked round. summary, body, text: for the OpenAPI document."""
 
     async def fetch(task: TaskId, number: RoundNumber, answer: AnswerOf) -> Response:
@@ -95,16 +95,4 @@ _add_route(
     "Fetch the neighbours' shares",
     "The clients that shared, and the shares sealed for this client.",
     "Return the sealed shares for the asking client, if it has shared, from the state collecting on.",
-)
-_add_route(
-    "survivors",
-    "Fetch the set of survivors",
-    "The survivors: one bit for each member of the roster.",
-    "Return the set of survivors, from the end of the state collecting on.",
-)
-_add_route(
-    "confirmations",
-    "Fetch the neighbours' confirmations",
-    "The members' signatures.",
-    "Return the neighbours' signatures to clients that confirmed, from the state unmasking on; semi-malicious only.",
 )

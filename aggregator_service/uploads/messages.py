@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from math import inf
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, Literal, ParamSpec, TypeVar, cast
 
 from sqlalchemy import Float, Insert, Table, bindparam, insert, select
 from sqlalchemy.exc import IntegrityError
@@ -32,7 +32,6 @@ from aggregator_service.storage.database import Delivery, changed_rows, progress
 from aggregator_service.storage.round_rows import find_round, lock_round_shared
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stage_rows import (
-    Handout,
     StagePart,
     did_part,
     find_handout,
@@ -346,20 +345,24 @@ def _find_obstacle(session: Session, admission: StageAdmission, row: Mapping[str
     return None
 
 
-def handed_out(services: Services, principal: Principal, task_id: str, number: int, kind: Handout) -> tuple[bytes, str]:
-    """Return body and SHA-256 (hex) of what the server hands out to a client of the roster, or of the committee.
+Fetched = Literal["roster", "inbox"]
+"""What clients of a masked round fetch, since it is long and differs between them; other handouts are in the view."""
+
+
+def handed_out(services: Services, principal: Principal, task_id: str, number: int, kind: Fetched) -> tuple[bytes, str]:
+    """Return body and SHA-256 (hex) of what the server hands out to a client of the roster.
 
     Raises `Problem`: 404 before it exists and once the round is over, 403 not-in-cohort for other clients.
     """
     client = member_of(principal, task_id)
     with services.database.read() as session:
         round_ = _masked_round(session, task_id, number)
-        if not takes_part(session, round_.id, "committee" if round_.committee else "advertise", client.client_id):
+        if not takes_part(session, round_.id, "advertise", client.client_id):
             raise Problem(
                 "not-in-cohort", "this client does not take part in this round, or is left over by its equal groups"
             )
-        recipient, is_active = client.client_id if kind == "inbox" else "", round_.state in ACTIVE
-        row = None if kind == "roster" else find_handout(session, round_.id, kind, recipient)
+        is_active = round_.state in ACTIVE
+        row = None if kind == "roster" else find_handout(session, round_.id, kind, client.client_id)
     found = None if row is None else (row.body, row.digest)
     if kind == "roster" and is_active:
         with suppress(LookupError):  # there is none yet
@@ -387,25 +390,21 @@ class _Rosters:
 
 
 async def handed_out_cached(
-    services: Services, principal: Principal, task_id: str, number: int, kind: Handout
+    services: Services, principal: Principal, task_id: str, number: int, kind: Fetched
 ) -> tuple[bytes, str]:
-    """Return body and SHA-256 (hex) of what `handed_out` returns; what a whole roster fetches is read once."""
+    """Return body and SHA-256 (hex) of what `handed_out` returns; the roster is read once for all that fetch it."""
     client = member_of(principal, task_id)
     cached_round = await services.task_cache.current_round(task_id)
-
-    async def read() -> tuple[bytes, str]:
-        return await run_in_threadpool(handed_out, services, principal, task_id, number, kind)
-
-    if cached_round is None or not cached_round.has(number, client.client_id, "advertise"):
-        return await read()
-    if kind == "inbox":
-        own = await run_in_threadpool(_own_inbox, services, cached_round.stages()[1].id, client.client_id)
-    elif kind == "roster":
-        is_closed = cached_round.stages()[1].state != RoundState.ADVERTISING
-        own = (await _rosters(services, cached_round)).of(client.client_id) if is_closed else None
-    else:
-        return await cached_round.once(kind, read)
-    return own or await read()
+    if cached_round is not None and cached_round.has(number, client.client_id, "advertise"):
+        round_ = cached_round.stages()[1]
+        own = None
+        if kind == "inbox":
+            own = await run_in_threadpool(_own_inbox, services, round_.id, client.client_id)
+        elif round_.state != RoundState.ADVERTISING:
+            own = (await _rosters(services, cached_round)).of(client.client_id)
+        if own is not None:
+            return own
+    return await run_in_threadpool(handed_out, services, principal, task_id, number, kind)
 
 
 _INBOX: Final = select(HandoutRow.body, HandoutRow.digest).where(

@@ -57,10 +57,12 @@ if TYPE_CHECKING:
 
 _LONGEST_ENVELOPE: Final = 1 << 20
 """Longest keyring envelope, in bytes: four times the server's default limit."""
+_LONGEST_ROUND: Final = 1 << 24
+"""Longest view of a round, in bytes: with the signatures of 190,000 members."""
 _LONGEST_TASKS: Final = 1 << 24
 """Longest list of tasks, or of the rounds of one member, in bytes: the API has no pages of them."""
 
-Handout = Literal["roster", "inbox", "survivors", "confirmations"]
+Handout = Literal["roster", "inbox"]
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,8 @@ class ApiCalls(ApiRequests):
     def current_round(self, task_id: str, etag: str | None = None, wait: float = 0.0) -> Program[RoundChanged | None]:
         """Return the newest round; None if it is unchanged since `etag`, or there is none, within `wait` seconds."""
         headers = {"if-none-match": etag} if etag else {}
-        request = self._request("GET", path_of_task(task_id, "rounds", "current"), headers, wait=wait)
+        path = path_of_task(task_id, "rounds", "current")
+        request = self._request("GET", path, headers, wait=wait, max_bytes=_LONGEST_ROUND)
         response = yield from send(request, self.retry)
         if response.status in (204, 304):
             return None
@@ -224,7 +227,7 @@ class ApiCalls(ApiRequests):
 
     def round(self, task_id: str, number: int) -> Program[RoundView]:
         """Return one round; `NotFound` before it has opened."""
-        return self._get(path_of_task(task_id, "rounds", number), RoundView)
+        return self._get(path_of_task(task_id, "rounds", number), RoundView, max_bytes=_LONGEST_ROUND)
 
     def cohort(self, task_id: str, number: int) -> Program[CohortView]:
         """Return the ids of the clients in a round's cohort (operators)."""
@@ -277,7 +280,7 @@ class ApiCalls(ApiRequests):
     def stage_body(
         self, task_id: str, number: int, what: Handout, max_bytes: int, length: int | None = None
     ) -> Program[bytes]:
-        """Download at most `max_bytes` of what the server provides for a stage of a masked round.
+        """Download at most `max_bytes` of what the server makes for each client of a masked round.
 
         length: the exact length, where it is known; `ContractBroken` for another.
         """

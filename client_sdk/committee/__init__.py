@@ -39,6 +39,7 @@ from client_sdk.rounds.loop import Role
 from client_sdk.rounds.member import Member, require_known_people
 from client_sdk.rounds.oneshot import committee_of, oneshot_context
 from client_sdk.rounds.polling import NothingNew, RoundChange, is_over
+from protocols.codec import b64decode
 from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.keys import DIGEST_BYTES, KEY_BYTES, SEED_BYTES, SIGNATURE_BYTES
 from protocols.errors import CertificateError, CodecError, ParameterError, RefusalError, ThresholdError
@@ -205,9 +206,7 @@ class MemberRound:
             raise RefusalError("this member has confirmed no set of survivors in this round")
         confirmed = yield from self._sign(view, (yield from self._inspect(view)))
         committee = confirmed.ready.committee
-        length = len(committee.members) * SIGNATURE_BYTES
-        body = yield from self.member.calls.stage_body(task_id, view.number, "confirmations", length, length)
-        share = stages.sum_share(confirmed, split_confirmations(committee, body))
+        share = stages.sum_share(confirmed, split_confirmations(committee, b64decode(view.confirmations or "")))
         store_record(store, task_id, replace(load_record(store, task_id), summed=True))
         yield from self._put("unmask", share)
         self.close()

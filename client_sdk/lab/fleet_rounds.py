@@ -34,6 +34,8 @@ from protocols.sums.registry import OWN
 
 T = TypeVar("T")
 _DROPPED: Final = "simulated dropout"
+_SHOWING: Final = (RoundState.CONFIRMING, RoundState.UNMASKING)
+"""The states of a masked round in which its view shows more to whom it awaits: the same to all of them."""
 AwaitChange = Callable[[RoundView, Callable[[RoundView], object]], RoundView]
 """Returns the round of a view once the value of the function is another than for this view."""
 
@@ -152,6 +154,9 @@ def play_masked_round(
     while view.state in MASKED_STATES:
         dropped = MASKED_STATES.index(view.state) >= MASKED_STATES.index(RoundState(dropout_stage))
         sending = [one for one in masked if one.missed is None and not (dropped and one.member.drops)]
+        if sending and view.state in _SHOWING and view.survivor_set is None and view.confirmations is None:
+            first = sending[0].member.client.member  # client 0 is not awaited
+            (view,) = run_all([partial(first.calls.round, first.task_id, view.number)])
         run_all(partial(one.send_message, view) for one in sending)
         view = await_change(view, attrgetter("state"))
     return [one.outcome(view) for one in masked]

@@ -22,6 +22,7 @@ from client_sdk.rounds.polling import LONG_POLL_SECONDS, await_round, is_over
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import SignedSets, member_tags
 from client_sdk.training.base import LocalResult
+from protocols.codec import b64decode
 from protocols.contribution import Made
 from protocols.crypto.keys import person_of
 from protocols.errors import RefusalError
@@ -138,9 +139,9 @@ class MaskedRound(OwnRound):
             case stages.Shared() as state if completed == stage:
                 return self._contribute(state)
             case stages.Contributed() as state if view.state == "confirming":
-                return self._confirm(state)
+                return self._confirm(state, view)
             case (stages.Contributed() | stages.Confirmed()) as state if view.state == "unmasking":
-                return self._unmask(state)
+                return self._unmask(state, view)
         return None
 
     # --- one message a stage -------------------------------------------------------------------------------------
@@ -207,25 +208,29 @@ class MaskedRound(OwnRound):
         if view.number != self.view.number or is_over(view):
             raise RoundLost(view.failure or f"round {self.view.number} ended before this client had sent its vector")
 
-    def _confirm(self, state: stages.Contributed) -> Program[None]:
-        survivors = yield from self._fetch("survivors", wire.set_bytes(len(state.roster)))
+    def _confirm(self, state: stages.Contributed, view: RoundView) -> Program[None]:
+        survivors = self._shown(view.survivor_set)
         confirmed, body = stages.confirm(state, survivors)
         self._record_survivors(state, survivors)
         self._state = confirmed
         yield from self._put("confirm", body)
 
-    def _unmask(self, state: stages.Contributed | stages.Confirmed) -> Program[None]:
-        roster = state.roster
+    def _unmask(self, state: stages.Contributed | stages.Confirmed, view: RoundView) -> Program[None]:
         if isinstance(state, stages.Confirmed):
-            confirmations = yield from self._fetch("confirmations", wire.confirmations_bytes(len(roster)))
+            confirmations = self._shown(view.confirmations)
             self._state, body = yield from self._sealed(lambda: stages.unmask(state, confirmations))
         else:
-            survivors = yield from self._fetch("survivors", wire.set_bytes(len(roster)))
+            survivors = self._shown(view.survivor_set)
             done, body = stages.unmask_unconfirmed(state, survivors)
             self._record_survivors(state, survivors)
             self._state = done
         yield from self._put("unmask", body)
         self.finished = True
+
+    def _shown(self, text: str | None) -> bytes:
+        """Return what the round shows to this client, whom it awaits; `CodecError` for no bytes in base64url."""
+        self.traffic.down += len(text or "")
+        return b64decode(text or "")
 
     def _sealed(self, job: Callable[[], R]) -> Program[R]:
         return self.worked("seal", job)

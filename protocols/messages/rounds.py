@@ -16,7 +16,7 @@ LONGEST_STAGE: Final = 604_800  # upper limit on the deadline of a stage, in sec
 class RoundView(SparseMessage):
     """One round. Fields about the client that sent the request are null for operators."""
 
-    left_out: ClassVar[Mapping[str, Any]] = {"committee_keys": None}
+    left_out: ClassVar[Mapping[str, Any]] = {"committee_keys": None, "survivor_set": None, "confirmations": None}
     task_id: str
     number: int = Field(ge=1)
     step: int = Field(
@@ -86,6 +86,16 @@ class RoundView(SparseMessage):
         default=None,
         description="The encoded keys of the round's committee (oneshot), in order of the members' ids, each after its "
         "length (uint16, little-endian), base64url; left out unless the round awaits a message of this client.",
+    )
+    survivor_set: str | None = Field(
+        default=None,
+        description="The set of survivors that this client confirms, or in mode `curious` unmasks (masked): one bit "
+        "for each member of the roster, base64url; left out unless the round awaits that message of this client.",
+    )
+    confirmations: str | None = Field(
+        default=None,
+        description="The signatures of the survivors, of 64 bytes for each member of the roster or of the committee, "
+        "base64url; left out unless the round awaits shares of masks of this client.",
     )
 
 

@@ -15,12 +15,13 @@ from sqlalchemy import select
 from starlette.requests import Request
 from starlette.responses import Response
 
-from aggregator_service.access.principals import Enrolled, hash_token
+from aggregator_service.access.principals import Enrolled, hash_token, round_of, task_of
 from aggregator_service.clock import Clock
 from aggregator_service.http.fields import digest_header
 from aggregator_service.observability.metrics import Instruments
 from aggregator_service.polling.cache import TaskCache
 from aggregator_service.polling.notifier import Notifier
+from aggregator_service.polling.views import round_view
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.engine import RoundEngine
 from aggregator_service.rounds.masked import report_shares
@@ -38,8 +39,10 @@ from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stage_rows import Handout
 from aggregator_service.storage.stores import collect_orphans, delete_orphans
 from aggregator_service.uploads.messages import handed_out, sealed_shares, statements
+from protocols.codec import b64decode
 from tests.simulation.machine import Crash, Disk, FaultyBlobs, FaultyDatabase, InLinePool, in_line
 from tests.simulation.plan import Part, Plan
+from tests.support.masked import SHOWN
 
 BACK_OFF: Final = 1.0
 RECHECK: Final = 40.0
@@ -269,11 +272,18 @@ class Process:
         return Enrolled(row.id, row.task_id, row.role, row.device_group, row.identity_key)
 
     def hand_out(self, task_id: str, number: int, kind: Handout, client_id: str) -> bytes | None:
-        """Return what is handed out to the client; None while it does not exist."""
+        """Return what is handed out to the client, or shown with the round; None while it does not exist."""
+        who = Enrolled(client_id, task_id, "member")
         try:
-            return handed_out(self.services, Enrolled(client_id, task_id, "member"), task_id, number, kind)[0]
+            if kind == "roster" or kind == "inbox":
+                return handed_out(self.services, who, task_id, number, kind)[0]
+            with self.database.read() as session:
+                round_ = round_of(session, task_id, number)
+                view = round_view(session, task_of(session, who, task_id), round_, who, self.services.clock.now())
         except Problem:
             return None
+        shown = getattr(view, SHOWN[kind])
+        return None if shown is None else b64decode(shown)
 
     def report(self, round_id: int, client_id: str, owners: tuple[str, ...]) -> None:
         now = self.services.clock.now()

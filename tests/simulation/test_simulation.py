@@ -140,7 +140,7 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
     ]),
     "a value beyond its bounds is taken for one within": (4, {1}, BOUNDS),
     "only those who contribute are shown the committee's keys": (13, {12}, [
-        (views._read_data, {"if awaited is not None else None": 'if awaited == "contribute" else None'}),
+        (views._read_data, {"if awaited is not None else {}": 'if awaited == "contribute" else {}'}),
     ]),
 }  # fmt: skip
 """Missing defences: a seed, the invariants that some schedule from it on breaks, and the changes of the code."""

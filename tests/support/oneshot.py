@@ -132,7 +132,7 @@ class OneshotMember(OneshotParty):
 
     def summed_share(self, number: int) -> bytes:
         """Its summed share, once t members have confirmed."""
-        signatures = split_confirmations(self.committee(number), self.fetch(number, "confirmations"))
+        signatures = split_confirmations(self.committee(number), b64decode(self.view(number)["confirmations"]))
         return member.sum_share(self.confirmed[number], signatures)
 
     def unmask(self, number: int, body: bytes | None = None) -> httpx.Response:

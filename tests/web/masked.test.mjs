@@ -62,11 +62,22 @@ class Server {
   }
 
   /** Resolves for every client when all that are present have sent the message of the stage. */
-  next() {
-    return new Promise((resolve) => {
+  async next(id) {
+    const view = await new Promise((resolve) => {
       this.#waiting.push(resolve);
       this.advance();
     });
+    const shown = { confirming: ["survivor_set", "survivors"], unmasking: ["confirmations", "confirmations"] }[view.state];
+    if (!shown) return view;
+    const [field, what] = shown;
+    return { ...view, [field]: toBase64Url(await this.handed(id, what)) };
+  }
+
+  /** What the server gives to a client, which the test may change for c0. */
+  async handed(id, what) {
+    if (id !== "c0" && this.lies.refused && what in this.lies) return new Promise(() => {}); // the test ends with c0
+    const honest = await this[what](id);
+    return id === (this.lies.to ?? "c0") && this.lies[what] ? this.lies[what](Uint8Array.from(honest), this) : honest;
   }
 
   advance() {
@@ -171,12 +182,7 @@ class Server {
         this.messages[path.includes("contributions") ? "contribution" : path.split("/").at(-2)][id] = body;
         return { digest: Buffer.from(await sha256(body)).toString("hex"), bytes: body.length };
       },
-      bytes: async (path) => {
-        const what = path.split("/").at(-1);
-        if (id !== "c0" && this.lies.refused && what in this.lies) return new Promise(() => {}); // the test ends with c0
-        const honest = await this[what](id);
-        return id === (this.lies.to ?? "c0") && this.lies[what] ? this.lies[what](Uint8Array.from(honest), this) : honest;
-      },
+      bytes: (path) => this.handed(id, path.split("/").at(-1)),
     };
   }
 }
@@ -197,7 +203,7 @@ async function play(lies = {}, store = new MemoryStore(), step = 1) {
   const parts = server.ids.map((id, i) => {
     const own = { store: i ? new MemoryStore() : store, membership: { client: id }, identity: people[id].identity };
     const client = { api: server.api(id), terms: TERMS, revoked: lies.revoked ?? new Set(), uniform: secureUniform(), ...own };
-    return takeMaskedPart(client, view, [i, i + 1, 30], () => {}, undefined, () => server.next()).finally(() => server.leave(id));
+    return takeMaskedPart(client, view, [i, i + 1, 30], () => {}, undefined, () => server.next(server.ids[i])).finally(() => server.leave(id));
   });
   const [whole, first] = [Promise.allSettled(parts), Promise.allSettled(parts.slice(0, 1))];
   return { server, outcomes: await (lies.refused ? first : whole) };
@@ -268,6 +274,9 @@ for (const [name, lies, error, sent] of [
   ["sharers with padding", { inbox: (body) => ((body[1] |= 128), body) }, "CodecError", "share"],
   ["survivors without this client", { survivors: flip(0) }, "RefusalError", "contribution"],
   ["fewer survivors than the task's least", { survivors: flip(1) }, "RefusalError", "contribution"],
+  ["survivors with a byte too many", { survivors: (body) => concat(body, new Uint8Array(1)) }, "CodecError", "contribution"],
+  ["no survivors", { survivors: () => new Uint8Array() }, "CodecError", "contribution"],
+  ["confirmations that are cut", { confirmations: (body) => body.slice(1) }, "CodecError", "confirm"],
   ["confirmations of nobody", { confirmations: (body) => body.fill(0) }, "ThresholdError", "confirm"],
   ["forged confirmations", { confirmations: (body) => body.map((byte) => byte ^ 1) }, "ThresholdError", "confirm"],
 ]) {

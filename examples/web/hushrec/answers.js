@@ -27,6 +27,7 @@ export const TASK = {
 export const ROUND = {
   ...{ number: NUMBER, step: NUMBER, cohort: NUMBER, state: TEXT, seed: TEXT, in_cohort: orNone(TRUTH), contributed: orNone(TRUTH) },
   ...{ delivered: orNone(TRUTH), failure: orNone(TEXT), committee_keys: orNone(TEXT), contribution_bytes: orNone(NUMBER) },
+  ...{ survivor_set: orNone(TEXT), confirmations: orNone(TEXT) },
 };
 
 const COMPLETE = { number: NUMBER, step: NUMBER, survivors: NUMBER, aggregate_digest: TEXT, state_digest: TEXT, aggregate_chain: TEXT };

@@ -113,10 +113,10 @@ export class Api {
   }
 
   /** The parsed answer of GET, and its ETag; json is null for 204 and 304. form: see answers.js. */
-  async get(path, what, { form = ANY, signal, wait, etag = null, token } = {}) {
+  async get(path, what, { form = ANY, signal, wait, etag = null, token, most } = {}) {
     const headers = etag ? { "if-none-match": etag } : {};
     const target = wait ? `${path}${path.includes("?") ? "&" : "?"}wait=${wait}` : path;
-    const { response, body } = await this.#repeated("GET", target, what, { headers, signal, wait, token });
+    const { response, body } = await this.#repeated("GET", target, what, { headers, signal, wait, token, most });
     const json = [204, 304].includes(response.status) ? null : read(body, form, what);
     return { json, status: response.status, etag: response.headers.get("etag") };
   }

@@ -4,7 +4,7 @@
  */
 
 import { modelDigest } from "./canonical.js";
-import { concat, equal, exact, toHex } from "./codec.js";
+import { concat, equal, exact, fromBase64Url, toHex } from "./codec.js";
 import { AlreadySummedError, CodecError, ContributionError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
 import { packElements } from "./fixed_point.js";
 import { splitClients } from "./groups.js";
@@ -221,10 +221,10 @@ class MaskedRound {
     return [[this.secrets.seed, 1], ...pairs];
   }
 
-  async confirm() {
+  /** view: the round, which awaits this client. */
+  async confirm(view) {
     this.#tell("confirming");
-    const setBytes = Math.ceil(this.entries.length / 8);
-    this.survivorsBody = await this.#fetch("survivors", "survivors", setBytes);
+    this.survivorsBody = fromBase64Url(view.survivor_set ?? "");
     this.survivors = places(this.survivorsBody, this.entries.length);
     if (!this.survivors.has(this.place)) throw new RefusalError("the server's list of survivors leaves this client out");
     if ([...this.survivors].some((place) => !this.sharers.has(place))) throw new RefusalError("a survivor did not share its secrets");
@@ -255,10 +255,11 @@ class MaskedRound {
     await this.#client.store.put("signed", { step, members });
   }
 
-  async unmask() {
+  /** view: the round, which awaits this client. */
+  async unmask(view) {
     this.#tell("unmasking");
     const clients = this.entries.length;
-    const signatures = slots(exact(await this.#fetch("confirmations", "confirmations", 64 * clients), 64 * clients, "confirmations"), 64);
+    const signatures = slots(exact(fromBase64Url(view.confirmations ?? ""), 64 * clients, "confirmations"), 64);
     const signers = new Set([this.place]);
     for (const place of this.#together) {
       const key = this.entries[place].identityKey;
@@ -284,13 +285,13 @@ class MaskedRound {
  */
 export async function takeMaskedPart(client, view, liked, tell, signal, next) {
   const part = new MaskedRound(client, await readRound(client.terms, view), tell, signal);
-  const steps = [() => part.advertise(liked), () => part.share(), () => part.contribute(liked), () => part.confirm(), () => part.unmask()];
+  const steps = [() => part.advertise(liked), () => part.share(), () => part.contribute(liked), (shown) => part.confirm(shown), (shown) => part.unmask(shown)];
   let current = view;
   for (const [at, stage] of STAGES.entries()) {
     if (current.number !== view.number || current.state !== stage) {
       throw new RoundLostError(current.failure ?? `round ${view.number} went on to ${current.state} before this client had sent its message`);
     }
-    await steps[at]();
+    await steps[at](current);
     if (stage === "collecting") tell("sent");
     if (stage !== "unmasking") current = await next(current);
   }

@@ -11,10 +11,14 @@ import { POLICY, readTask } from "./terms.js";
 import { fitUser, randomUser, secureUniform, settingsOf, topItems } from "./training.js";
 
 const LONG_POLL = 20;
+/** Of a round's view with the signatures of 190,000 members, in bytes. */
+const LONGEST_ROUND = 1 << 24;
 const OPENING = { oneshot: "collecting", masked: "advertising" };
 const REFUSED = [PolicyError, RefusalError, CertificateError, CodecError];
 const LOST = [RoundLostError, ThresholdError, FalseModelError];
 const MISSED = new Set(["aggregate-mismatch", "round-closed", "not-in-cohort", "contribution-conflict", "not-found", "conflict"]);
+
+const isOver = ({ state }) => ["complete", "failed"].includes(state);
 
 const apiOf = (url, on) =>
   new Api(url, {
@@ -29,6 +33,7 @@ const apiOf = (url, on) =>
 export class Participant {
   #client;
   #on;
+  #etag = null;
 
   constructor(client, on) {
     this.#client = client;
@@ -68,18 +73,17 @@ export class Participant {
   async takePart(liked, signal) {
     const { api, terms } = this.#client;
     const path = `/v1/tasks/${terms.id}`;
-    let etag = null;
     let handled = 0;
+    this.#etag = null;
     for (let wait = 0; ; wait = LONG_POLL) {
-      const { json: view, etag: fresh } = await api.get(`${path}/rounds/current`, "question for a round", { form: ROUND, signal, wait, etag });
+      const view = await this.#newestRound(wait, signal);
       if (view) {
-        etag = fresh;
         this.#on({ kind: "round", round: view });
         if (view.number > handled && this.#isAsked(view)) {
           handled = view.number;
           await this.#attempt(view, liked(), signal);
         }
-        if (!["complete", "failed"].includes(view.state)) continue;
+        if (!isOver(view)) continue;
         if (view.state === "complete") await this.#update(view.number, signal);
       }
       const { json: task } = await api.get(path, "task", { form: TASK, signal });
@@ -117,12 +121,22 @@ export class Participant {
 
   /** The newest round once it, or its state, is another one than `seen`. */
   async #nextState(seen, signal) {
-    const path = `/v1/tasks/${this.#client.terms.id}/rounds/current`;
-    for (let etag = null; ; ) {
-      const { json: view, etag: fresh } = await this.#client.api.get(path, "question for a round", { form: ROUND, signal, wait: LONG_POLL, etag });
-      if (view && (view.number !== seen.number || view.state !== seen.state)) return view;
-      etag = fresh ?? etag;
+    for (;;) {
+      const before = this.#etag;
+      const view = await this.#newestRound(LONG_POLL, signal);
+      if (!view || (view.number === seen.number && view.state === seen.state)) continue;
+      if (view.number !== seen.number || isOver(view)) this.#etag = before; // takePart is to be shown it, too
+      return view;
     }
+  }
+
+  /** The newest round once it is another one than this client was shown last; null if it is the same after `wait` seconds. */
+  async #newestRound(wait, signal) {
+    const path = `/v1/tasks/${this.#client.terms.id}/rounds/current`;
+    const options = { form: ROUND, signal, wait, etag: this.#etag, most: LONGEST_ROUND };
+    const { json: view, etag } = await this.#client.api.get(path, "question for a round", options);
+    if (view) this.#etag = etag;
+    return view;
   }
 
   /** Tells the server that this client leaves a round, so that it does not wait for it. */

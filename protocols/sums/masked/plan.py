@@ -146,10 +146,10 @@ class MaskedPlan(RingPlan):
     def other_bytes(self, clients: int, id_bytes: int) -> tuple[int, int]:
         own = self.neighbourhood(clients)
         stages = upload_bytes(own, self.layout.length, self.bits)
-        down = wire.roster_bytes(clients, id_bytes, own.degree) + wire.set_bytes(clients)
+        down = wire.roster_bytes(clients, id_bytes, own.degree)
         down += wire.inbox_bytes(clients, own.degree, (own.degree + 1) // 2)
-        confirmations = wire.confirmations_bytes(clients) if self.confirms else 0
-        return sum(stages.values()) - stages["contribute"], down + confirmations
+        shown = wire.set_bytes(clients), wire.confirmations_bytes(clients) if self.confirms else 0
+        return sum(stages.values()) - stages["contribute"], down + sum(-(-length * 4 // 3) for length in shown)
 
     def describe(self) -> dict[str, Any]:
         return {

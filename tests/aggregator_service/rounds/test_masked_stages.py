@@ -9,8 +9,9 @@ from protocols.crypto.aggregate_chain import StatedChain, stated_chain
 from protocols.crypto.sealing import SealingKey
 from protocols.messages import Attestation
 from protocols.sums.masked.roster import sign_advertisement
+from protocols.sums.masked.wire import decode_set
 from tests.support.api import Api, detail, refusal
-from tests.support.masked import MaskedClient, Step, enrol_masked, masked_task, play
+from tests.support.masked import SHOWN, MaskedClient, Step, enrol_masked, masked_task, play
 from tests.support.world import request_json
 
 COHORT = 6
@@ -166,7 +167,7 @@ def test_messages_are_accepted_only_from_the_right_clients_in_their_stage(api: A
         (one.send(1, "contribute", bytes(4)), (409, "round-closed")),
     ):
         assert refusal(answer) == expected
-    for what in ("roster", "inbox", "survivors", "confirmations"):
+    for what in ("roster", "inbox"):
         assert refusal(one.get(f"rounds/1/{what}")) == (403, "not-in-cohort")
         operators = api.http.get(f"{task.path}/rounds/1/{what}", headers=api.operator)
         assert refusal(operators) == (403, "forbidden")
@@ -215,3 +216,41 @@ def test_a_task_that_could_not_be_summed_is_refused(api: Api) -> None:
         refused = api.http.post("/v1/tasks", json=request, headers=api.operator)
         assert refusal(refused) == (422, "invalid-parameters")
         assert reason in refused.json()["detail"]
+
+
+@pytest.mark.parametrize("mode", ["curious", "semi-malicious"])
+def test_whom_the_round_awaits_finds_survivors_and_signatures_in_its_view(api: Api, mode: str) -> None:
+    """What is the same for all clients of a stage needs no request of its own, and no poll after one's own message."""
+    task = masked_task(api, f"shown-{mode}", COHORT, mode)
+    clients = enrol_masked(task, COHORT)
+    gone, one, two = clients[0], clients[1], clients[2]
+
+    def shown(client: MaskedClient) -> tuple[set[str], str]:
+        """What the view has for the client, by both ways to ask for it, and the ETag of the poll."""
+        polled = client.found("rounds/current")
+        found = [{name for name in SHOWN.values() if name in view} for view in (polled.json(), client.view(1))]
+        assert found[0] == found[1]
+        return found[0], polled.headers["etag"]
+
+    play(task, clients, drop={0: "contribute"}, until="unmask" if mode == "curious" else "confirm")
+    if mode == "semi-malicious":
+        task.wait_round(1, "confirming")
+        asked, etag = shown(one)
+        assert (asked, shown(gone)[0]) == ({"survivor_set"}, set())
+        roster = one.state.roster
+        assert decode_set(one.handed(1, "survivors"), len(roster)) == frozenset(range(1, len(roster)))
+        assert one.take(1, "confirm").status_code == 201
+        assert shown(one) == (set(), etag)
+        play(task, {index: client for index, client in clients.items() if index > 1}, start="confirm", until="unmask")
+    task.wait_round(1, "unmasking")
+    expected = {"survivor_set"} if mode == "curious" else {"confirmations"}
+    asked, etag = shown(one)
+    assert (asked, shown(two)[0], shown(gone)[0]) == (expected, expected, set())
+    assert "survivor_set" not in (seen := task.round(1)) and "confirmations" not in seen  # operators
+    assert one.take(1, "unmask").status_code == 201
+    assert shown(one) == (set(), etag)
+    again = api.http.get(f"{task.path}/rounds/current", headers={**one.auth, "If-None-Match": etag})
+    assert again.status_code == 304
+    play(task, {index: client for index, client in clients.items() if index > 1}, start="unmask")
+    assert task.wait_round(1, "complete")["survivors"] == COHORT - 1
+    assert shown(two)[0] == set()

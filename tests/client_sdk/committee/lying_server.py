@@ -183,10 +183,15 @@ class LyingServer:
                 "in_committee": member in self.keys.get(self.view.number, {}),
                 "expected": awaited,
                 "delivered": member in sent,
+                "confirmations": self.joined_confirmations() if awaited and state == "unmasking" else None,
                 "survivors_digest": survivors_digest(proposed).hex() if proposed else None,
                 "committee_keys": b64encode(b"".join(len(key).to_bytes(2, "little") + key for key in keys)) or None,
             }
         )
+
+    def joined_confirmations(self) -> str:
+        members = (each.member_id for each in self.committee.members)
+        return b64encode(b"".join(self.confirmations.get(name, bytes(64)) for name in members))
 
     def answer(self, member: str, request: Request) -> Response:
         path = urlsplit(request.url).path.removeprefix("/v1/tasks/t_1")
@@ -204,9 +209,6 @@ class LyingServer:
             place = self.committee.place(member)
             names = self.proposed(member)
             return _bytes(b"".join(self.share_of(member, name, self.uploads[name].sealed[place]) for name in names))
-        if path == f"{base}/confirmations":
-            members = (each.member_id for each in self.committee.members)
-            return _bytes(b"".join(self.confirmations.get(name, bytes(64)) for name in members))
         return problem("not-found")
 
     def _store(self, member: str, path: str, body: bytes) -> Response:

@@ -37,6 +37,7 @@ from protocols.sums.masked.parameters import MaskedParameters, Neighbourhood
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, model_digest
 from protocols.sums.masked.roster import RosterEntry, sign_advertisement
 from tests.simulation.lying_server.schedule import SUMS, Attempt, Invention, Task
+from tests.support.masked import SHOWN
 
 LAYOUT: Final = VectorLayout((Block("a", (Segment("v", 4, 1.0),)),), sum_class=TRAINED)
 _SCOPE: Final = "lies"
@@ -178,7 +179,8 @@ class Honest:
                 recipe(*TERMS[self._summed])  # as when a client joins
             require_data(part, spec, ModelState(0), _ROW)
         self.answers, self.sent, self._part.elements = answers, {}, elements
-        _run(self._part.advance(SimpleNamespace(state=state)))
+        shown = {field: b64encode(answers.get(kind, b"")) or None for kind, field in SHOWN.items()}
+        _run(self._part.advance(SimpleNamespace(state=state, **shown)))
         return self.sent
 
     # --- the calls of the client -----------------------------------------------------------------------------------

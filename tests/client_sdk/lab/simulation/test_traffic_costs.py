@@ -90,7 +90,7 @@ def test_the_other_messages_of_a_masked_round_do_not_grow_with_the_vector() -> N
     degree = 16  # of 60 clients, with the defaults
     secrets = 1152 * (degree // 2)
     assert up == {2528 + 1202 * degree + secrets + 64 + 33 * degree}
-    assert down == {4 + 60 * (178 + 22) + 2528 * degree + (8 + 1202 * degree + secrets) + 8 + 64 * 60}
+    assert down == {4 + 60 * (178 + 22) + 2528 * degree + (8 + 1202 * degree + secrets) + 11 + 64 * 60 * 4 // 3}
     assert wire_traffic(colr(1), masked, {"mode": "curious"}, 60, 1).up_bytes < sent[1].up_bytes
 
 

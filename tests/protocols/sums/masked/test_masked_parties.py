@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from protocols.codec import b64encode
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.keys import Keyring, digest
 from protocols.crypto.sealing import SealingKey
@@ -71,7 +72,8 @@ def test_the_plan_says_how_many_bytes_a_round_has_besides_the_vectors(mode: Mode
     played.unmask()
     name = played.roster.entries[4].client_id
     sent = (played.entries[name].advertisement, played.shares[name], played.replies[name])
-    received = (played.roster.handout(name), played.inboxes[name], played.survivors, *played.confirmations.values())
+    shown = (b64encode(body) for body in (played.survivors, b"".join(played.confirmations.values())))
+    received = (played.roster.handout(name), played.inboxes[name], *shown)
     up = sum(map(len, sent)) + len(played.confirmations.get(name, b""))
     assert played.context.plan.other_bytes(9, len(name)) == (up, sum(map(len, received)))
 
