@@ -43,7 +43,7 @@ def masks_of(terms: StoredTerms, clients: int) -> tuple[Masks, int]:
     sealed that the server opens.
     """
     plan = MaskedPlan.of(plan_task(terms).sum_plan)
-    policy = ClientPolicy(modes=frozenset({"curious"}))
+    policy = ClientPolicy(masked_modes=frozenset({"curious"}))
     run = masked_run(plan, clients, np.zeros(0, plan.dtype), policy=policy).advertise()
     roster, dropped = run.roster, set(range(0, clients, 10))
     names = tuple(entry.client_id for entry in roster.entries)

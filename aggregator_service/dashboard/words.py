@@ -24,6 +24,7 @@ from protocols.recipes.evaluation_curve import (
     POPULARITY,
 )
 from protocols.recipes.registry import recipe
+from protocols.sums.registry import mechanism_entry
 
 ROUND_STATES: Final[Mapping[str, str]] = {
     "advertising": "Clients of the cohort send the signed keys of the round.",
@@ -126,10 +127,6 @@ _SEEN_BY = {
 }
 
 
-_UNMASKED = ("masked", "oneshot")
-"""Mechanisms whose sums are readable only once the masks are off."""
-
-
 @dataclass(frozen=True)
 class Term:
     """One line: label, value, and what the value means."""
@@ -150,7 +147,8 @@ def security_terms(task: TaskView) -> list[Term]:
     plan, schedule = task.plan, task.schedule
     bits = plan.get("security_bits") or 0
     level = Term("Security level", f"{bits} bits") if bits else Term("Security level", "none", "sums are not encrypted")
-    opened = ("everyone", "after the release") if task.mechanism.name in _UNMASKED else _SEEN_BY[task.opened_by]
+    masks_come_off = task.opened_by == "anyone" and mechanism_entry(task.mechanism.name).hides
+    opened = ("everyone", "after the release") if masks_come_off else _SEEN_BY[task.opened_by]
     floor = Term("Privacy floor", f"{schedule.min_clients} clients", "with fewer survivors nothing is released")
     return [level, Term("Sums can be opened by", *opened), floor, *_mechanism_terms(plan), *_noise_terms(task)]
 

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, cast, get_args
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypeVar, cast, get_args
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.errors import PolicyRefused
 from protocols.errors import ParameterError, RefusalError, to_accept
 from protocols.messages import RoundView, Schedule
+from protocols.plugins import load
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
 from protocols.sums.masked.parameters import Mode
-from protocols.sums.registry import HIDING, mechanisms
+from protocols.sums.registry import CLEAR, HIDING, mechanisms
 
-if TYPE_CHECKING:  # a mechanism is imported by the tasks that use it
-    from protocols.sums.masked.parameters import ClientPolicy
-    from protocols.sums.oneshot.plan import OneshotPolicy
-
+R = TypeVar("R")
 MOST_EPOCHS: Final = 1000
 MOST_MEASUREMENTS: Final = 1_000_000
 _BOUNDS: Final = {
@@ -127,7 +125,7 @@ class Policy:
         """
         if terms.mechanism.name not in self.mechanisms:
             allowed = ", ".join(sorted(self.mechanisms)) or "nothing"
-            option = "--allow-plain" if terms.mechanism.name == "plain" else ""
+            option = "--allow-plain" if terms.mechanism.name in CLEAR else ""
             raise PolicyRefused(
                 f"task {terms.name!r} uses the mechanism {terms.mechanism.name!r}; this client's policy allows "
                 f"{allowed}",
@@ -171,14 +169,9 @@ class Policy:
         try:
             if terms.sum_plan.groups > 1 and terms.view.data_set is not None:
                 raise RefusalError("sums of groups, and of other tasks with its data_set, could be of few clients")
-            if terms.mechanism.name == "oneshot":
-                from protocols.sums.oneshot.plan import OneshotPlan
-
-                self.for_oneshot_rounds(terms.schedule).check_parameters(cast(OneshotPlan, terms.sum_plan).parameters)
-            elif terms.mechanism.name == "masked":
-                from protocols.sums.masked.plan import MaskedPlan
-
-                self.for_masked_rounds(terms.schedule).check_parameters(cast(MaskedPlan, terms.sum_plan).parameters)
+            if terms.entry.requirements is not None:
+                kind, plan = cast(Any, load(terms.entry.requirements)), cast(Any, terms.sum_plan)
+                self.requirements(kind, terms.schedule).check_parameters(plan.parameters)
         except RefusalError as error:
             raise PolicyRefused(f"task {terms.name!r}: {error}", remedy=error.remedy) from error
         by_server = terms.opened_by == "anyone" and terms.entry.hides
@@ -210,25 +203,14 @@ class Policy:
                 remedy=to_accept("min_cohort=...", "--min-cohort"),
             )
 
-    def for_masked_rounds(self, schedule: Schedule) -> ClientPolicy:
-        """Return the requirements of a task with this schedule that are checked in each stage of a masked round.
+    def requirements(self, kind: type[R], schedule: Schedule) -> R:
+        """Return what a round of a task with this schedule must satisfy, as its mechanism checks it.
 
-        No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
+        kind: the mechanism's dataclass (`MechanismEntry.requirements`), whose fields are those of this policy. No sum
+        is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
         """
-        from protocols.sums.masked.parameters import ClientPolicy
-
-        least = max(self.min_cohort, schedule.min_clients), self.min_neighbours, self.min_threshold, self.min_ring_bits
-        return ClientPolicy(*least, self.masked_modes, self.min_corrupt, self.min_sigma)
-
-    def for_oneshot_rounds(self, schedule: Schedule) -> OneshotPolicy:
-        """Return the requirements of a task with this schedule that clients and committee check in a one-shot round.
-
-        No sum is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
-        """
-        from protocols.sums.oneshot.plan import OneshotPolicy
-
-        floor = max(self.min_cohort, schedule.min_clients)
-        return OneshotPolicy(floor, self.min_committee, self.min_corrupt_members, self.min_ring_bits)
+        asked = {each.name: getattr(self, each.name) for each in fields(cast(Any, kind))}
+        return kind(**{**asked, "min_cohort": max(self.min_cohort, schedule.min_clients)})
 
     def min_difference(self, schedule: Schedule) -> int:
         """Return the smallest number of clients by which two sums over the same data may differ, unless by none.

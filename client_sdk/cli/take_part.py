@@ -54,6 +54,7 @@ from client_sdk.store.identity import Identity
 from client_sdk.task import Task
 from protocols.exposure import exposures
 from protocols.messages import LedgerEntry
+from protocols.sums.registry import CLEAR
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class JoinOptions:
     def policy(self) -> Policy:
         """Return the conditions under which this client takes part."""
         return Policy(
-            mechanisms=Policy().mechanisms | ({"plain"} if self.allow_plain else set()),
+            mechanisms=Policy().mechanisms | (CLEAR if self.allow_plain else set()),
             masked_modes=Policy().masked_modes | ({"curious"} if self.allow_curious else set()),
             **picked(self, "min_cohort", "trust_roster", "reveal_indices", "reveal_gram", "trust_models"),
             **picked(self, "max_measurements", "max_epsilon", "max_model_bytes", "follow"),

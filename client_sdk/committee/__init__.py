@@ -47,7 +47,7 @@ from protocols.messages import BadShares, RoundView
 from protocols.messages.stages import COMMITTEE_KEYS_AHEAD, MOST_BAD_SHARES, RoundState, StageMessage
 from protocols.sums.oneshot import member as stages
 from protocols.sums.oneshot.committee import split_confirmations, split_statements
-from protocols.sums.oneshot.plan import OneshotPlan
+from protocols.sums.oneshot.plan import OneshotPlan, OneshotPolicy
 from protocols.task_terms import broadcast_digest, model_of_round
 
 _REFUSED: Final = (ApiError, CertificateError, CodecError, GaveUp, RefusalError, RoundLost, ThresholdError)
@@ -250,7 +250,7 @@ class MemberRound:
                 raise RefusalError(f"no key of round {view.number} is stored here: it was deleted, or made elsewhere")
             context = oneshot_context(self.member.terms, view, (yield from self._model_digest(view)))
             committee = yield from committee_of(self.member, context, view)
-            policy = self.member.policy.for_oneshot_rounds(self.member.terms.schedule)
+            policy = self.member.policy.requirements(OneshotPolicy, self.member.terms.schedule)
             signing_key = self.member.identity.signing_key
             self._ready = stages.join(committee, self.member.client_id, signing_key, secret, policy)
         return self._ready

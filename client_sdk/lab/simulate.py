@@ -283,9 +283,8 @@ def _check(request: SimulationRequest) -> None:
             recipe_entry(request.recipe)
         except ParameterError as error:
             raise ParameterError(f"{error}; or auto, which chooses by the data") from None
-    mechanism_entry(request.mechanism)
-    if request.mechanism == "oneshot":
-        raise ParameterError("one-shot sums are not simulated: choose masked, whose sums are the same up to rounding")
+    if (why := mechanism_entry(request.mechanism).not_simulated) != "":
+        raise ParameterError(f"sums of {request.mechanism} are not simulated: {why}")
     least = {"rounds": 1, "cohort": 1, "every": 1, "most_users": 1, "seed": 0, "budget": 1}
     for name, lowest in least.items():
         given = getattr(request, name)

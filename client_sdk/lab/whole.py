@@ -275,7 +275,6 @@ def can_train_whole(recipe: Recipe, train: Interactions) -> TypeGuard[RFRec]:
     """Return whether `WholeRatings` takes the steps of this recipe: of `rfrec` with means from one sum, and Adam."""
     return (
         isinstance(recipe, RFRec)
-        and recipe.name == "rfrec"
         and recipe.parameters.counting == 1
         and recipe.parameters.rule.released
         and recipe.parameters.ldp is None

@@ -34,6 +34,7 @@ from protocols.recipes.base import RoundSpec
 from protocols.recipes.private import Private
 from protocols.sums.masked import client as stages
 from protocols.sums.masked import wire
+from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import MaskedPlan, RoundContext
 from protocols.sums.masked.roster import Roster, longest_roster
 
@@ -149,7 +150,7 @@ class MaskedRound(OwnRound):
     def _advertise(self, context: RoundContext) -> Program[None]:
         member = self.part.member
         self._signed_sets(context).require_open(self.spec.sum_index)  # it would confirm no set for another one
-        policy = member.policy.for_masked_rounds(member.terms.schedule)
+        policy = member.policy.requirements(ClientPolicy, member.terms.schedule)
         self._state, body = stages.advertise(context, member.client_id, member.identity.signing_key, policy)
         yield from self._put("advertise", body)
 
@@ -291,7 +292,7 @@ class MaskedRound(OwnRound):
         """Raise `RefusalError` if a part of the sum over these members of the roster is of few of them."""
         member = self.part.member
         clients = [roster.entries[place].client_id for place in places]
-        least = member.policy.for_masked_rounds(member.terms.schedule).min_cohort
+        least = member.policy.requirements(ClientPolicy, member.terms.schedule).min_cohort
         refuse_short_routes(clients, lambda client_id: member.terms.recipe.route(self.spec, client_id), least, what)
 
     def _keep(self, context: RoundContext, signed: SignedSets) -> None:

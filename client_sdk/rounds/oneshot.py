@@ -24,7 +24,7 @@ from protocols.layout import Data
 from protocols.messages import RoundView
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import Committee, make_committee, split_keys
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy
 
 
 class OneshotRound(OwnRound):
@@ -45,7 +45,7 @@ class OneshotRound(OwnRound):
             self.traffic.down += len(self.view.committee_keys or "")
             remember_committee(member.store, committee)
         local, made = yield from self.contribution(caught_up)
-        policy = member.policy.for_oneshot_rounds(member.terms.schedule)
+        policy = member.policy.requirements(OneshotPolicy, member.terms.schedule)
         upload = yield from self.worked(
             "seal", lambda: contribute(committee, member.client_id, own_key, policy, made.elements).encode()
         )

@@ -38,6 +38,12 @@ class MechanismEntry(Entry):
     """Why larger ones are refused."""
     client_round: str = "client_sdk.rounds.contribution:OwnRound"
     """"module:class" of a client's part in a round, which only clients import."""
+    requirements: str | None = None
+    """"module:class" of what a client requires of a task and its rounds, a dataclass whose fields `client_sdk.Policy`
+    has too; its `check_parameters` raises `RefusalError`. None where a policy has nothing to say of them."""
+
+    not_simulated: str = ""
+    """Why the laboratory does not simulate its sums, and what to choose; "" where it does."""
 
     def __post_init__(self) -> None:
         check_capabilities(f"{self.name!r} carries", self.carries)
@@ -63,6 +69,7 @@ MASKED: Final = MechanismEntry(
     mechanism="protocols.sums.masked.plan:MASKED",
     parameters="protocols.sums.masked.parameters:MaskedParameters",
     client_round="client_sdk.rounds.masked:MaskedRound",
+    requirements="protocols.sums.masked.parameters:ClientPolicy",
     carries=frozenset({"checked routes", "dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )
 ONESHOT: Final = MechanismEntry(
@@ -72,7 +79,9 @@ ONESHOT: Final = MechanismEntry(
     mechanism="protocols.sums.oneshot.mechanism:ONESHOT",
     parameters="protocols.sums.oneshot.plan:OneshotParameters",
     client_round="client_sdk.rounds.oneshot:OneshotRound",
+    requirements="protocols.sums.oneshot.plan:OneshotPolicy",
     carries=frozenset({"dense", "device groups", "frozen cohort", "noise", "single entries"}),
+    not_simulated="choose masked, whose sums are the same up to rounding",
 )
 PAILLIER: Final = MechanismEntry(
     name="paillier",
@@ -98,6 +107,8 @@ OWN: Final[dict[str, str]] = {entry.name: f"protocols.sums.registry:{entry.name.
 """Our mechanisms: name -> "module:attribute" of the entry."""
 HIDING: Final = frozenset(entry.name for entry in _OURS if entry.hides)
 """Our mechanisms over which the server alone cannot read a contribution."""
+CLEAR: Final = frozenset(OWN) - HIDING
+"""Our mechanisms over which it can."""
 
 
 _MECHANISMS: Final = Registry("mechanism", MechanismEntry, OWN)

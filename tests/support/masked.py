@@ -26,7 +26,7 @@ Step = MaskedMessage
 STAGES = STATE_FOR
 SHOWN: Mapping[Handout, str] = {"survivors": "survivor_set", "confirmations": "confirmations"}
 """What clients find in the view of a round, and its field there."""
-POLICY = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
+POLICY = ClientPolicy(masked_modes=frozenset({"curious", "semi-malicious"}))
 
 
 def masked_task(

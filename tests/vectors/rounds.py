@@ -135,7 +135,7 @@ def _masked_run(context: RoundContext) -> MaskedRun:
     def entry(name: str, body: bytes) -> RosterEntry:
         return RosterEntry(name, identities[name].public_key().public_bytes_raw(), bytes(32), NO_CERTIFICATE, body)
 
-    policy = ClientPolicy(modes=frozenset({context.plan.mode}))
+    policy = ClientPolicy(masked_modes=frozenset({context.plan.mode}))
     random = partial(drawn_for, "vector masked")
     return MaskedRun(context, identities, policy, encoded, entry, lambda _: True, random).advertise()
 
@@ -312,7 +312,7 @@ def _oneshot_round(task: str, round: int, step: int, bits: int, clients: Any, re
         context,
         members,
         {name: _oneshot_identity(name) for name in (*members, *steps)},
-        OneshotPolicy(min_corrupt=0),
+        OneshotPolicy(min_corrupt_members=0),
         steps.__getitem__,
         random=partial(drawn_for, "vector oneshot"),
     )

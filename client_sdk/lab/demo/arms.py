@@ -47,10 +47,9 @@ from protocols.advice import parameters_for
 from protocols.crypto.keys import derive_seed, repeatable_place
 from protocols.errors import ParameterError
 from protocols.messages import Schedule, TaskView
+from protocols.sums.registry import mechanism_entry, mechanisms, resolved_parameters
 
-_POLICY: Final = Policy(
-    mechanisms=frozenset({"ckks", "masked", "oneshot", "plain"}), trust_models=True, snapshot_every=1
-)
+_POLICY: Final = Policy(mechanisms=frozenset(mechanisms()), trust_models=True, snapshot_every=1)
 """Allows plain sums, for comparison. A snapshot in every round keeps downloads short: most clients of a demo were last
 in a cohort many rounds ago."""
 
@@ -130,7 +129,7 @@ def run_arm(
         identities=shared.identities,
     )
     started, rows = perf_counter(), [shared.data.train.positives(int(user)) for user in users]
-    organiser = None if arm.mechanism == "plain" else shared.organiser
+    organiser = shared.organiser if mechanism_entry(arm.mechanism).hides else None
     given = server, _request(arm, shared), rows, options, organiser, partial(display.stage, arm.name)
     with enrolled_fleet(*given, asks_operator=True) as (operator, fleet, task):
         enrolled = perf_counter()
@@ -168,7 +167,7 @@ def _request(arm: Arm, shared: SharedSetup) -> Any:
     parameters = {"items": shared.data.train.n_items, **arm.recipe_parameters}
     seed = task_seed(shared.seed)
     name = arm.name.lower().replace(" ", "-").replace(",", "")
-    organiser = shared.organiser.pin if arm.mechanism != "plain" else None
+    organiser = shared.organiser.pin if mechanism_entry(arm.mechanism).hides else None
     return task_request(
         name, arm.recipe, arm.mechanism, schedule, parameters, arm.mechanism_parameters, seed, organiser=organiser
     )
@@ -290,19 +289,24 @@ def _data(request: DemoRequest, report: Report | None) -> LeaveOneOut:
     return leave_one_out(sampled_users(whole, request.seed, report), request.seed)
 
 
+_HIDDEN_BY: Final = {"ckks": "encrypted", "oneshot": "one-shot"}
+"""What an arm is called, by the mechanisms with which this demo runs."""
+
+
 def arms_of(request: DemoRequest, settings: FactorSettings) -> list[Arm]:
     """Return the arms: the recipe over sums that hide contributions, the same in plain, and full FedMF over the former.
 
     All count items first. Raises `ParameterError` for a mechanism other than ckks and oneshot.
     """
     hidden = request.mechanism or "ckks"
-    if hidden not in ("ckks", "oneshot"):
-        raise ParameterError(f"this demo runs ckks or oneshot, not {hidden!r}: that is for --recipe privirec-k")
-    hidden_by = "encrypted" if hidden == "ckks" else "one-shot"
+    if hidden not in _HIDDEN_BY:
+        known = " or ".join(_HIDDEN_BY)
+        raise ParameterError(f"this demo runs {known}, not {hidden!r}: that is for --recipe privirec-k")
+    hidden_by = _HIDDEN_BY[hidden]
     shape = {"dim": settings.dim, "clip": settings.clip}
     low = parameters_for("colr", {**shape, "rank": settings.rank})
     full = parameters_for("fedmf", shape)
-    parameters = {"set": request.parameter_set} if hidden == "ckks" else {}
+    parameters = {"set": request.parameter_set} if "set" in resolved_parameters(hidden, {}) else {}
     return [
         Arm(f"CoLR-{settings.rank} {hidden_by}", "colr", low, hidden, parameters),
         Arm(f"CoLR-{settings.rank} plain", "colr", low, "plain", {}),
@@ -325,9 +329,8 @@ class FactorDemo:
 
     def announcement(self) -> str:
         """Return what the demo is about to do."""
-        oneshot = self.request.mechanism == "oneshot"
-        hidden = "masked; a committee of 5 unmasks the sums only" if oneshot else "CKKS ciphertexts"
-        return f"Training on [bold]{self.request.dataset}[/]; contributions are {hidden}."
+        hidden = mechanism_entry(self.arms[0].mechanism)
+        return f"Training on [bold]{self.request.dataset}[/]; sums are of {hidden.name} ({hidden.text})."
 
     def run(self, server: DemoServer, console: Console) -> DemoResult:
         """Train in every arm."""

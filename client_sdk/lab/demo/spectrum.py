@@ -51,6 +51,7 @@ from protocols.recipes.state import state_as
 from protocols.sums.masked.masks import SECRET_BYTES, Mask, add_masks
 from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
+from protocols.sums.registry import mechanism_entry
 
 PRIVIREC_DATASETS: Final = {
     "synthetic": {"components": 16, "iterations": 4, "oversampling": 8},
@@ -198,7 +199,7 @@ class SpectrumDemo:
         self.train, self.test = split_of(request, report)
         self.users = self.train.active_users
         self.recipe = _recipe(request, self.train.n_items, self.users.size)
-        self._organiser = None if self.mechanism == "plain" else TrialOrganiser()
+        self._organiser = TrialOrganiser() if mechanism_entry(self.mechanism).hides else None
 
     def announcement(self) -> str:
         """Return what the demo is about to do, and how long its sums will take on this machine."""

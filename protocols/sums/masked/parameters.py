@@ -157,41 +157,41 @@ class Neighbourhood:
 class ClientPolicy:
     """A client's minimum requirements; it refuses a round that does not meet them.
 
-    Raises `ParameterError` if min_cohort, min_degree or min_threshold is below 2.
+    Raises `ParameterError` if min_cohort, min_neighbours or min_threshold is below 2.
     """
 
     min_cohort: int = 3
     """Fewest members of the roster, and fewest survivors: a sum of fewer reveals too much about each."""
-    min_degree: int = 2
+    min_neighbours: int = 2
     """Fewest neighbours."""
     min_threshold: int = 2
     """Smallest number of shares that reconstruct a secret."""
-    min_bits: int = 16
+    min_ring_bits: int = 16
     """Smallest ring."""
-    modes: frozenset[Mode] = field(default_factory=lambda: frozenset[Mode]({"semi-malicious"}))
+    masked_modes: frozenset[Mode] = field(default_factory=lambda: frozenset[Mode]({"semi-malicious"}))
     """Accepted modes; `curious`, which trusts the server to follow the protocol, must be added explicitly."""
     min_corrupt: float = 0.0
     min_sigma: int = 64
     """Smallest `corrupt` and `sigma` of the task."""
 
     def __post_init__(self) -> None:
-        if min(self.min_cohort, self.min_degree, self.min_threshold) < 2:
+        if min(self.min_cohort, self.min_neighbours, self.min_threshold) < 2:
             raise ParameterError(
-                "min_cohort, min_degree and min_threshold must be at least 2: one client hides nothing"
+                "min_cohort, min_neighbours and min_threshold must be at least 2: one client hides nothing"
             )
 
     def check_parameters(self, parameters: MaskedParameters) -> None:
         """Raise `RefusalError` unless the policy accepts the task's ring, mode, `corrupt` and `sigma`."""
         mode, corrupt, sigma = parameters.mode, parameters.corrupt, parameters.sigma
-        if mode not in self.modes:
+        if mode not in self.masked_modes:
             raise RefusalError(
-                f"the task's mode is {mode!r}; this client's policy allows {', '.join(self.modes)}",
+                f"the task's mode is {mode!r}; this client's policy allows {', '.join(self.masked_modes)}",
                 remedy=to_accept("masked_modes=...", "--allow-curious"),
             )
         revealed = f"the task's sigma is {sigma}: a round reveals a vector with probability up to 2^-{sigma}"
         tolerated = f"the task tolerates a corrupt share of {corrupt:g} of the cohort"
         for value, least, what, name in (
-            (parameters.bits, self.min_bits, f"the ring has {parameters.bits} bits", "min_ring_bits"),
+            (parameters.bits, self.min_ring_bits, f"the ring has {parameters.bits} bits", "min_ring_bits"),
             (corrupt, self.min_corrupt, tolerated, "min_corrupt"),
             (sigma, self.min_sigma, revealed, "min_sigma"),
         ):
@@ -203,10 +203,10 @@ class ClientPolicy:
     def check_neighbourhood(self, neighbourhood: Neighbourhood) -> None:
         """Raise `RefusalError` if there are too few neighbours or the threshold is too low."""
         k, t = neighbourhood.degree, neighbourhood.threshold
-        if k < self.min_degree or t < self.min_threshold:
+        if k < self.min_neighbours or t < self.min_threshold:
             raise RefusalError(
                 f"a client has {k} neighbours, {t} of which open its secrets; this client's policy requires at least "
-                f"{self.min_degree} and {self.min_threshold}",
+                f"{self.min_neighbours} and {self.min_threshold}",
                 remedy=to_accept("min_neighbours=..., min_threshold=..."),
             )
 

@@ -176,7 +176,7 @@ def run_masked_elements(
     # Everyone knows the round, and each client computes the model's digest itself. An organiser, whom the server
     # does not control, has certified the keys of every member.
     context = RoundContext("t_1", 1, random(SEED_BYTES), plan, random(DIGEST_BYTES), max(2, len(elements)))
-    policy = ClientPolicy(modes=frozenset({plan.mode}))
+    policy = ClientPolicy(masked_modes=frozenset({plan.mode}))
     identities = {name: Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES)) for name in elements}
     organiser = Ed25519PrivateKey.from_private_bytes(random(SEED_BYTES))
     mailbox = SealingKey(random(SEED_BYTES)).name

@@ -81,9 +81,9 @@ class OneshotPolicy:
     """Fewest clients asked, and fewest survivors; with groups for each."""
     min_committee: int = 3
     """Fewest members of the committee."""
-    min_corrupt: int = 1
+    min_corrupt_members: int = 1
     """Fewest corrupt members that the task withstands."""
-    min_bits: int = 16
+    min_ring_bits: int = 16
     """Fewest bits of a sum."""
 
     def __post_init__(self) -> None:
@@ -94,8 +94,8 @@ class OneshotPolicy:
         """Raise `RefusalError` unless the policy accepts the task's committee and bits."""
         for name, value, least, of_policy in (
             ("committee", parameters.committee, self.min_committee, "min_committee"),
-            ("corrupt", parameters.corrupt, self.min_corrupt, "min_corrupt_members"),
-            ("bits", parameters.bits, self.min_bits, "min_ring_bits"),
+            ("corrupt", parameters.corrupt, self.min_corrupt_members, "min_corrupt_members"),
+            ("bits", parameters.bits, self.min_ring_bits, "min_ring_bits"),
         ):
             if value < least:
                 raise RefusalError(

@@ -183,7 +183,7 @@ def run_oneshot_sum(
 
     # Everyone knows the round, and computes the model's digest itself.
     context = OneshotContext("t_1", 1, 0, plan, random(DIGEST_BYTES), max(3, len(vectors)))
-    policy = OneshotPolicy(min_corrupt=0)
+    policy = OneshotPolicy(min_corrupt_members=0)
     run = OneshotRun(context, names, identities, policy, encoded, mailbox, certificate, is_certified, lambda _: random)
 
     run.contribute(*(name for name in vectors if name not in absent))

@@ -28,7 +28,7 @@ LAYOUT = VectorLayout(
 )
 ORGANISER = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 MAILBOX = SealingKey(bytes(range(32))).name
-ANY_POLICY = ClientPolicy(modes=frozenset({"curious", "semi-malicious"}))
+ANY_POLICY = ClientPolicy(masked_modes=frozenset({"curious", "semi-malicious"}))
 
 
 @dataclass(frozen=True)

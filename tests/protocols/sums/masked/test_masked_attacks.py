@@ -254,7 +254,7 @@ def test_model_inconsistency(signatures: bool, monkeypatch: pytest.MonkeyPatch) 
 def test_small_cohort(stage: str, text: str, defended: bool) -> None:
     """The client's policy refuses a sum over few clients, in whichever stage the server reduces them."""
     floor = 3 if not defended else 10 if stage == "asked" else 7
-    played = new_round(9, "curious", policy=ClientPolicy(min_cohort=floor, modes=frozenset({"curious"})))
+    played = new_round(9, "curious", policy=ClientPolicy(min_cohort=floor, masked_modes=frozenset({"curious"})))
     gone = names(9)[-3:]
     try:
         played.advertise(gone if stage == "roster" else []).share(gone if stage == "sharers" else [])
@@ -267,10 +267,10 @@ def test_small_cohort(stage: str, text: str, defended: bool) -> None:
 @pytest.mark.parametrize(
     ("mode", "policy"),
     [
-        ("semi-malicious", {"min_degree": 6}),
+        ("semi-malicious", {"min_neighbours": 6}),
         ("semi-malicious", {"min_threshold": 5}),
-        ("semi-malicious", {"min_bits": 64}),
-        ("semi-malicious", {"modes": frozenset({"curious"})}),
+        ("semi-malicious", {"min_ring_bits": 64}),
+        ("semi-malicious", {"masked_modes": frozenset({"curious"})}),
         ("semi-malicious", {"min_corrupt": 0.06}),
         ("semi-malicious", {"min_sigma": 65}),
         ("curious", {}),

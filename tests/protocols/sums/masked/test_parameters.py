@@ -199,7 +199,7 @@ def test_what_makes_no_sense_is_refused() -> None:
     for sigma, eta in ((0, 30), (40, 129)):
         with pytest.raises(ParameterError):
             choose_neighbourhood(9, 0.1, 0.1, sigma=sigma, eta=eta)
-    for name in ("min_cohort", "min_degree", "min_threshold"):
+    for name in ("min_cohort", "min_neighbours", "min_threshold"):
         with pytest.raises(ParameterError):
             ClientPolicy(**{name: 1})
     for clients, degree in ((5, 3), (10, 0), (10, 1), (10, 10), (1, 0), (10, -2)):

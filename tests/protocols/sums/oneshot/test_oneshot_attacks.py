@@ -88,7 +88,7 @@ def read_by_colluding_members(played: Round, colluding: int, first: int) -> NDAr
 def test_attack_two_sets_with_the_help_of_colluding_members(committee: int, corrupt: int, bound: int) -> None:
     """A vector stays hidden from a lying server with 0 to 2t - c - 1 members, and from one with more it does not."""
     plan = small_plan(clients=4, values=5, committee=committee, corrupt=corrupt)
-    played = Round(plan, clients=4, policy=OneshotPolicy(min_corrupt=0)).contribute()
+    played = Round(plan, clients=4, policy=OneshotPolicy(min_corrupt_members=0)).contribute()
     assert played.plan.parameters.collusion_bound == bound and corrupt <= bound <= corrupt + 1
     for colluding in range(min(bound + 2, committee) + 1):
         ways = [read_by_colluding_members(played, colluding, first) for first in range(committee - colluding + 1)]

@@ -103,8 +103,8 @@ def test_a_contribution_needs_its_shape_and_a_round_that_satisfies_the_policy(do
     for policy, text in (
         (OneshotPolicy(min_cohort=7), "at least 7"),
         (OneshotPolicy(min_committee=7), "committee is 5"),
-        (OneshotPolicy(min_corrupt=2), "corrupt is 1"),
-        (OneshotPolicy(min_bits=32), "bits is 28"),
+        (OneshotPolicy(min_corrupt_members=2), "corrupt is 1"),
+        (OneshotPolicy(min_ring_bits=32), "bits is 28"),
     ):
         with pytest.raises(RefusalError, match=text):
             client.contribute(*own, policy, done.steps("c0"))
