@@ -5,16 +5,20 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.needs import ALL, missing_lines
+
+if TYPE_CHECKING:
+    from client_sdk import Operator
+    from tests.support.server import AggregatorProcess
 
 settings.register_profile("hushrec", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("hushrec")
@@ -35,6 +39,15 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.fixture(scope="module")
+def operator(server: AggregatorProcess) -> Iterator[Operator]:
+    """An operator of the `server` that the test module has."""
+    from client_sdk import Operator  # which tests of protocols do not need
+
+    with Operator(server.url, server.operator_token) as made:
+        yield made
 
 
 _OUTCOMES = pytest.skip.Exception, pytest.fail.Exception  # noqa: TID251 - what a file without what it needs raises

@@ -21,7 +21,7 @@ from client_sdk.errors import LocalFileError, NotEnrolled
 from client_sdk.rounds.member import CertificateChoice, Issuer, request_for
 from client_sdk.store import default_store
 from client_sdk.store.client_store import ClientStore
-from client_sdk.store.identity import Identity, Membership
+from client_sdk.store.identity import Identity, Membership, membership_of
 from protocols.crypto.certificates import Certificate, CertifiedRole
 from protocols.errors import CodecError, KeyringError, ParameterError
 from protocols.messages import IssuedCertificate
@@ -187,15 +187,12 @@ def kept_membership(identity: Identity, task: str | None) -> Membership:
     `ParameterError` if several match.
     """
     kept = ClientStore(default_store(), identity.fingerprint).memberships()
-    found = [membership for membership in kept if task in (None, membership.task_name, membership.task_id)]
-    if not found:
+    found = membership_of(kept, task)
+    if found is None:
         names = ", ".join(sorted(membership.task_name for membership in kept)) or "none"
         wanted = "any task" if task is None else f"task {task!r}"
         raise NotEnrolled(f"identity {identity.fingerprint} is not a member of {wanted} (memberships: {names})")
-    if len(found) > 1:
-        choices = ", ".join(f"{membership.task_name} is {membership.task_id}" for membership in found)
-        raise ParameterError(f"several tasks match; pass the id of one with --task ({choices})")
-    return found[0]
+    return found
 
 
 def remember_interactions(identity: Identity, membership: Membership, path: Path) -> None:
@@ -327,10 +324,8 @@ def leave(
     kept = kept_membership(who, task)
     if not yes and not confirm(f"Leave {kept.task_name} for good{' and have the server erase you' if erase else ''}?"):
         raise Exit(1)
-    calls = ApiCalls(kept.url, None, RetryPolicy(), allow_http=allow_http)
-    own = calls.enrolled(kept.client_id, kept.token, who.signing_key)
     with SyncDriver() as driver:
-        done = driver.run(own.leave(kept.task_id, erase=erase))
+        done = driver.run(_calls_of(who, kept, allow_http).leave(kept.task_id, erase=erase))
     console.print(f"left {escape(kept.task_name)}", highlight=False)
     if done.erased:
         console.print("the server has erased what named this member")
@@ -346,7 +341,11 @@ def export(task: TaskName = None, identity: IdentityFile = None, allow_http: All
     """
     who = load_identity(identity)
     kept = kept_membership(who, task)
-    calls = ApiCalls(kept.url, None, RetryPolicy(), allow_http=allow_http)
-    own = calls.enrolled(kept.client_id, kept.token, who.signing_key)
     with SyncDriver() as driver:
-        print(driver.run(own.member_data(kept.task_id, kept.client_id)).model_dump_json(indent=1))
+        stored = driver.run(_calls_of(who, kept, allow_http).member_data(kept.task_id, kept.client_id))
+    print(stored.model_dump_json(indent=1))
+
+
+def _calls_of(who: Identity, kept: Membership, allow_http: bool) -> ApiCalls:
+    calls = ApiCalls(kept.url, None, RetryPolicy(), allow_http=allow_http)
+    return calls.enrolled(kept.client_id, kept.token, who.signing_key)

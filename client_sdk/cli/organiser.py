@@ -14,7 +14,8 @@ from typer import Argument, Option
 
 from client_sdk.cli.common import AsJson, command_group, console, expiry_text, fail, stderr, table
 from client_sdk.cli.membership import InvitedRole, read_message
-from client_sdk.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME, IssuedRecord, Organiser
+from client_sdk.organiser import DEFAULT_LIFETIME, LONGEST_LIFETIME, Organiser
+from client_sdk.organiser.issued import IssuedRecord
 from client_sdk.store import local_errors, write_private
 from protocols.codec import b64encode
 from protocols.messages.members import CertificateRequest

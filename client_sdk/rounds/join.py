@@ -20,7 +20,7 @@ from client_sdk.rounds.ledger import OwnLedger, check_budget, listed_sums, read_
 from client_sdk.rounds.member import CertificateChoice, Member, MembershipCheck, obtain_certificate
 from client_sdk.store import DirectoryStore, Store, default_store
 from client_sdk.store.client_store import ClientStore
-from client_sdk.store.identity import Identity, Membership
+from client_sdk.store.identity import Identity, Membership, membership_of
 from protocols.codec import b64decode, b64encode
 from protocols.crypto.certificates import Certificate
 from protocols.errors import HushRecError, ParameterError
@@ -235,8 +235,8 @@ def find_membership(account: Account, task: str | None) -> Membership:
     url = account.calls.url
     stored = account.store.memberships()
     here = [membership for membership in stored if membership.url == url]
-    found = [membership for membership in here if task in (None, membership.task_name, membership.task_id)]
-    if not found:
+    found = membership_of(here, task)
+    if found is None:
         known = ", ".join(sorted(membership.task_name for membership in here)) or "none"
         wanted = "any task" if task is None else f"task {task!r}"
         elsewhere = ", ".join(sorted({other.url for other in stored if other.url != url}))
@@ -245,10 +245,7 @@ def find_membership(account: Account, task: str | None) -> Membership:
             f"no membership of {wanted} on this server is stored on this device (stored: {known}{moved}); "
             "to join one, pass invitation=..."
         )
-    if len(found) > 1:
-        choices = ", ".join(f"{membership.task_name}: {membership.task_id}" for membership in found)
-        raise ParameterError(f"several stored tasks match; use the id of one of them ({choices})")
-    return found[0]
+    return found
 
 
 def _enrolled(

@@ -5,6 +5,7 @@ An identity is an Ed25519 key that signs, and a mailbox: a sealing key that keyr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from protocols.crypto.certificates import CERTIFICATE_BYTES
 from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import digest
 from protocols.crypto.sealing import SealingKey
+from protocols.errors import ParameterError
 from protocols.messages import EnrolmentRequest, OrganiserPin, Role
 
 _FILE: Final = ("the identity file", "hushrec identity 2")
@@ -124,3 +126,15 @@ class Membership(Record):
 
     def __repr__(self) -> str:
         return f"<Membership {self.client_id} of {self.task_name} ({self.task_id})>"
+
+
+def membership_of(stored: Sequence[Membership], task: str | None) -> Membership | None:
+    """Return the membership in the task with that name or id, None if there is none. task: None for the only one.
+
+    Raises `ParameterError` when several tasks have that name.
+    """
+    found = [membership for membership in stored if task in (None, membership.task_name, membership.task_id)]
+    if len(found) > 1:
+        choices = ", ".join(f"{membership.task_name} is {membership.task_id}" for membership in found)
+        raise ParameterError(f"several tasks match; pass the id of one, to a command with --task: {choices}")
+    return found[0] if found else None

@@ -33,9 +33,7 @@ from protocols.sums.base import (
     SeveralMessages,
     SumPlan,
 )
-from protocols.sums.groups import (
-    TAU,
-    GroupedParameters,
+from protocols.sums.group_sums import (
     GroupSums,
     aggregate_bytes,
     fold_by_group,
@@ -43,6 +41,7 @@ from protocols.sums.groups import (
     open_by_group,
     split_groups,
 )
+from protocols.sums.groups import TAU, GroupedParameters
 from protocols.sums.wire import packed_bytes, ring_dtype, unpack_part
 
 _EXACT: Final = 2**53

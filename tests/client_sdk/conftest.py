@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from client_sdk import Operator
 from tests.support.needs import required
 from tests.support.server import AggregatorProcess, running_aggregator
 
@@ -23,9 +22,3 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AggregatorProce
     """One real server for all tests of a file."""
     with running_aggregator(tmp_path_factory.mktemp("aggregator") / "data") as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found

@@ -76,12 +76,6 @@ def server(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             yield running
 
 
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as made:
-        yield made
-
-
 # --- the recipe -------------------------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ from aggregator_service.storage.round_rows import has_fixed_survivors, list_roun
 from aggregator_service.storage.schema import ClientRow, RoundRow, TaskRow
 from aggregator_service.tasks.plans import plan_round
 from protocols.sums.base import SumPlan
-from protocols.sums.groups import GroupSums
+from protocols.sums.group_sums import GroupSums
 from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from client_sdk.history import History, OnUnknown, time_values
 from client_sdk.lab.data.chunks import chunks
-from client_sdk.lab.data.columns import LEAST_TIME, NUMBER, Columns, Layout, layout_of, require_columns, unclear
+from client_sdk.lab.data.columns import LEAST_TIME, NUMBER, Columns, require_columns
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
+from client_sdk.lab.data.layouts import Layout, layout_of
+from client_sdk.lab.data.roles import unclear
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError, missing_extra
 from protocols.headings import Role, columns_of, small_table

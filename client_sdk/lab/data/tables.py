@@ -20,18 +20,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from client_sdk.lab.data.chunks import Chunk, chunks, read_id_lists, require_distinct, rows_of
-from client_sdk.lab.data.columns import (
-    GUESTS,
-    NO_VALUE,
-    NUMBER,
-    Columns,
-    Layout,
-    Roles,
-    marks_of,
-    require_taken,
-    roles_of,
-)
+from client_sdk.lab.data.columns import GUESTS, NO_VALUE, NUMBER, Columns
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
+from client_sdk.lab.data.layouts import Layout
+from client_sdk.lab.data.roles import Roles, marks_of, require_taken, roles_of
 from protocols.headings import Role
 
 LONGEST_FIELD: Final = 255  # bytes

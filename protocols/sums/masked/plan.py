@@ -24,7 +24,8 @@ from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
 from protocols.parameter_text import validated
 from protocols.sums.base import COUNT_BYTES, Blocks, Buffer, SumPlan
-from protocols.sums.groups import MIN_CLIENTS, require_groups, split_groups, trust_of_groups
+from protocols.sums.group_sums import split_groups
+from protocols.sums.groups import MIN_CLIENTS, require_groups, trust_of_groups
 from protocols.sums.masked import wire
 from protocols.sums.masked.parameters import (
     MOST_CLIENTS,

@@ -16,7 +16,8 @@ from protocols.codec import exact
 from protocols.crypto.keys import SIGNATURE_BYTES, verifies
 from protocols.errors import CodecError, ContributionError, ThresholdError
 from protocols.sums.base import COUNT_BYTES, Buffer
-from protocols.sums.groups import NO_RULE, no_sum, split_groups
+from protocols.sums.group_sums import no_sum, split_groups
+from protocols.sums.groups import NO_RULE
 from protocols.sums.oneshot.committee import Committee, signed_sum, signed_survivors, signed_upload
 from protocols.sums.oneshot.mechanism import release_unmasked
 from protocols.sums.oneshot.member import candidates

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from inspect import signature
 from pathlib import Path
@@ -21,7 +21,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import AuditRow
 from aggregator_service.tasks.retention import delete_expired
-from tests.support.api import Api, aggregator_inside, checked, services
+from tests.support.api import Api, checked, services
 from tests.support.clock import ManualClock
 from tests.support.dashboard import HERE, enter, new_operator, page_of, sign_in
 from tests.support.world import an_operator
@@ -30,10 +30,9 @@ DAY = 86_400.0
 
 
 @pytest.fixture
-def api(tmp_path: Path, clock: ManualClock) -> Iterator[Api]:
-    with aggregator_inside(tmp_path / "data", clock=clock) as inside:
-        inside.http.follow_redirects = False
-        yield inside
+def api(api: Api) -> Api:
+    api.http.follow_redirects = False
+    return api
 
 
 def trail(api: Api, **query: Any) -> list[dict[str, Any]]:

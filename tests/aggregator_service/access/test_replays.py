@@ -6,8 +6,6 @@ Time stands still here, so every signature stays fresh: what protects is that ch
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,8 +19,7 @@ from protocols.crypto.certificates import certify
 from protocols.crypto.sealing import SealingKey
 from protocols.messages import OrganiserPin
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.api import Api, TestMember, aggregator_inside, checked, promised, services, signed_enrolment
-from tests.support.clock import ManualClock
+from tests.support.api import Api, TestMember, checked, promised, services, signed_enrolment
 from tests.support.masked import enrol_masked, masked_task, play
 
 CHANGING = ("DELETE", "PATCH", "POST", "PUT")
@@ -51,12 +48,6 @@ class Recorder:
 
     def kinds(self) -> set[str]:
         return {f"{request.method} {request.url.path.split('/')[-2]}" for request in self.recorded}
-
-
-@pytest.fixture
-def api(tmp_path: Path) -> Iterator[Api]:
-    with aggregator_inside(tmp_path / "data", clock=ManualClock(1790000000.0)) as inside:
-        yield inside
 
 
 def rows(api: Api) -> dict[str, list[tuple[Any, ...]]]:

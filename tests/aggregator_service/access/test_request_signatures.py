@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ from tests.support.clock import ManualClock
 from tests.support.signing import UNSIGNED, enrolled_as, signature_of
 
 WINDOW = 60
-
-
-@pytest.fixture
-def api(tmp_path: Path, clock: ManualClock) -> Iterator[Api]:
-    with aggregator_inside(tmp_path / "data", clock=clock) as inside:
-        yield inside
 
 
 @pytest.fixture

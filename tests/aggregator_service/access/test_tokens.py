@@ -47,12 +47,6 @@ from tests.support.oneshot import oneshot_task
 from tests.support.world import an_operator
 
 
-@pytest.fixture
-def api(tmp_path: Path, clock: ManualClock) -> Iterator[Api]:
-    with aggregator_inside(tmp_path / "data", clock=clock) as inside:
-        yield inside
-
-
 def works(api: Api, token: str) -> bool:
     answer = api.http.get("/v1/tasks", headers={"Authorization": f"Bearer {token}"})
     assert answer.status_code in (200, 401), answer.text

@@ -14,9 +14,10 @@ from protocols.layout import Segment
 from protocols.messages import Schedule
 from protocols.messages.privacy import Privacy
 from protocols.sums.masked import client
-from protocols.sums.masked.plan import MASKED, MaskedPlan
+from protocols.sums.masked.plan import MASKED
 from protocols.sums.masked.roster import open_handout
 from tests.support.api import Api, TestTask, checked, detail
+from tests.support.groups import opened_groups
 from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
 from tests.support.world import request_json
 
@@ -47,16 +48,11 @@ def test_a_round_in_groups_releases_the_sum_of_each(api: Api) -> None:
     values = {one.client_id: 1.0 + index / 100 for index, one in clients.items() if index != 5}
     of = groups_of(clients[0])
     assert sorted(Counter(of.values()).values()) == [4, 4, 4]
-    plan = MaskedPlan.of(task.plan)
-    opened = MASKED.open_groups(plan, clients[0].found("rounds/1/aggregate").content, len(values))
-    sums = [sum(value for client_id, value in values.items() if of[client_id] == group) for group in range(3)]
-    for expected, total in zip(sums, opened.sums, strict=True):
-        assert total is not None
-        assert np.allclose(total, expected, atol=plan.predicted_error)
+    opened, sums = opened_groups(MASKED, task, clients[0], values, of)
     ((_, found),) = opened.used.items()
     kept = found.groups.kept
     used = sum(sums[group] for group in kept) * 11 / sum(opened.clients[group] for group in kept)
-    assert np.allclose(task.opened(1), used, atol=2 * plan.predicted_error)
+    assert np.allclose(task.opened(1), used, atol=2 * task.plan.predicted_error)
     report = view["report"]
     assert (report["groups"], report["groups_used"]) == (3.0, len(kept))
     of_each = {f"group_{one}_{what}" for one in (1, 2, 3) for what in ("distance", "limited")}

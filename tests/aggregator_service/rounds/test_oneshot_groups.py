@@ -9,8 +9,8 @@ import numpy as np
 
 from protocols.sums.groups import group_of_each
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.plan import OneshotPlan
 from tests.support.api import Api, TestTask, checked
+from tests.support.groups import opened_groups
 from tests.support.oneshot import (
     OneshotClient,
     OneshotMember,
@@ -59,12 +59,7 @@ def test_a_round_in_groups_releases_the_sum_of_each(api: Api) -> None:
     committee_turn(task, members, absent={"confirm": members[2:3]})
     view = task.wait_round(1, "complete", "failed")
     assert view["state"] == "complete", view
-    plan = OneshotPlan.of(task.plan)
-    opened = ONESHOT.open_groups(plan, clients[0].found("rounds/1/aggregate").content, len(values))
-    sums = [sum(value for client, value in values.items() if of[client] == group) for group in range(3)]
-    for expected, total in zip(sums, opened.sums, strict=True):
-        assert total is not None
-        assert np.allclose(total, expected, atol=plan.predicted_error)
+    opened, _ = opened_groups(ONESHOT, task, clients[0], values, of)
     assert np.array_equal(task.opened(1), opened.total())
     report = view["report"]
     assert report["groups"] == 3.0 and 2.0 <= report["groups_used"] <= 3.0
@@ -115,11 +110,7 @@ def test_clients_that_are_taken_out_leave_other_groups(api: Api) -> None:
     committee_turn(task, members)
     view = task.wait_round(1, "complete", "failed")
     assert view["state"] == "complete", view
-    plan = OneshotPlan.of(task.plan)
-    opened = ONESHOT.open_groups(plan, clients[0].found("rounds/1/aggregate").content, 11)
-    for group, total in enumerate(opened.sums):
-        expected = sum(value for client, value in values.items() if after[client] == group)
-        assert total is not None and np.allclose(total, expected, atol=plan.predicted_error)
+    opened_groups(ONESHOT, task, clients[0], values, after)
 
 
 def test_without_a_rule_the_sum_is_exact(api: Api) -> None:

@@ -41,12 +41,6 @@ USERS = 5
 PLAIN = Policy(mechanisms=frozenset({"plain"}), min_cohort=2)
 
 
-@pytest.fixture(scope="module")
-def operator(server: AggregatorProcess) -> Iterator[Operator]:
-    with Operator(server.url, server.operator_token) as found:
-        yield found
-
-
 def run_fleet(server: AggregatorProcess, operator: Operator, task_id: str, mechanism: str) -> Any:
     """Run all rounds; return the terms and the model."""
     holder = operator.invite(task_id, role="holder").invitation if mechanism in ("ckks", "paillier") else None

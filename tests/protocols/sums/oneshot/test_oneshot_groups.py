@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, Segment, VectorLayout
-from protocols.sums.groups import TAU, advised_cohort, group_of_each, no_sum
+from protocols.sums.group_sums import no_sum
+from protocols.sums.groups import TAU, advised_cohort, group_of_each
 from protocols.sums.oneshot import member, server
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotParameters, OneshotPlan, OneshotPolicy
