@@ -9,7 +9,8 @@ from typing import Final
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from protocols import pace
 from protocols.messages import Schedule
-from protocols.messages.stages import RoundState, opening_state
+from protocols.messages.stages import RoundState
+from protocols.sums.registry import mechanism_entry
 
 _RANDOM: Final = random.SystemRandom()
 
@@ -19,7 +20,7 @@ def seconds_to_window(task: TaskRow, round_: RoundRow, client_id: str, rate: flo
 
     The client is one that the opening round awaits. rate: the setting `arrival_rate`. now: seconds since the epoch.
     """
-    if round_.state != opening_state(task.mechanism_name):
+    if round_.state != mechanism_entry(task.mechanism_name).opens_in:
         return 0
     after = pace.window(round_.seed, client_id, round_.cohort, rate, _opening_seconds(task))
     return max(0, ceil(round_.opened_at + after - now)) if after else 0
@@ -32,5 +33,5 @@ def seconds_to_rest(task: TaskRow, members: int, rate: float) -> int:
 
 def _opening_seconds(task: TaskRow) -> float:
     schedule = Schedule.model_validate(task.schedule)
-    collects = opening_state(task.mechanism_name) == RoundState.COLLECTING
+    collects = mechanism_entry(task.mechanism_name).opens_in == RoundState.COLLECTING
     return schedule.collect_seconds if collects else schedule.stage_seconds

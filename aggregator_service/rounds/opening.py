@@ -34,8 +34,9 @@ from aggregator_service.tasks.starts import awaited_catalogue
 from aggregator_service.tasks.task_views import agreed_digest
 from protocols.crypto.aggregate_chain import extend_chain, first_chain
 from protocols.messages import Schedule
-from protocols.messages.stages import RoundState, opening_state
+from protocols.messages.stages import RoundState
 from protocols.recipes.base import RoundSpec
+from protocols.sums.registry import mechanism_entry
 from protocols.task_terms import states_chain
 
 _LOG = logging.getLogger(__name__)
@@ -80,7 +81,8 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         return None
     spec = replace(plan.recipe.round_spec(task.seed, number, sum_index), size=tuple(size))
     levels = plan.recipe.levels_in_use(spec, clients, schedule.min_clients)
-    interactive, collects = plan.mechanism.interactive, opening_state(task.mechanism_name) == RoundState.COLLECTING
+    interactive = plan.mechanism.interactive
+    collects = mechanism_entry(task.mechanism_name).opens_in == RoundState.COLLECTING
     round_ = _add_round(
         session,
         task,
@@ -113,7 +115,7 @@ def _add_round(
     round_ = RoundRow(
         task_id=task.id,
         number=spec.number,
-        state=opening_state(task.mechanism_name).value,
+        state=mechanism_entry(task.mechanism_name).opens_in.value,
         sum_index=spec.sum_index,
         sum_rule=plan.sum_class.rule,
         sum_data=plan.sum_class.data,

@@ -56,7 +56,7 @@ from client_sdk.training.factors import USER_FACTOR
 from protocols.crypto.certificates import CertifiedRole
 from protocols.errors import ParameterError
 from protocols.messages import RoundView
-from protocols.messages.stages import MASKED_STATES, opening_state
+from protocols.messages.stages import MASKED_STATES
 from protocols.recipes.base import ModelState
 
 T = TypeVar("T")
@@ -214,7 +214,7 @@ class Fleet:
         self._stop = stop
         done: list[FleetRound] = []
         watcher = self._clients[0].member
-        opening = opening_state(watcher.terms.mechanism.name)
+        opening = watcher.terms.entry.opens_in
         change: RoundChange | None = None
         with suppress(StoppedInOutage):
             while not self._is_stopping() and (rounds is None or len(done) < rounds):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ from typing import Final, Literal, TypeVar, get_args
 
 import numpy as np
 
-from client_sdk.api.wire import Program, Traffic, Turn, through, work
+from client_sdk.api.wire import Program, Traffic, Turn, Work, through
 from client_sdk.errors import Abstained, AggregateMismatch, RoundLost
 from client_sdk.history import History
 from client_sdk.model.follow import CaughtUp
@@ -35,7 +35,7 @@ from client_sdk.rounds.ledger import spend_budget
 from client_sdk.rounds.part import Part
 from client_sdk.rounds.polling import is_over
 from client_sdk.store.client_store import ClientStore, OwnContribution
-from client_sdk.store.states import GivenData
+from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training.base import LocalResult, why_abstain
 from protocols.codec import b64decode
 from protocols.contribution import Made, make
@@ -119,21 +119,15 @@ class OwnRound:
 
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:
-        """Count the time of the block as that of `phase`."""
+        """Count the time of the block as that of `phase`.
+
+        Around the call of a `Work` it counts the call, and not the wait for a free thread: `Work(timed(phase)(call))`.
+        """
         started = perf_counter()
         try:
             yield
         finally:
             self.seconds[phase] += perf_counter() - started
-
-    def worked(self, phase: Phase, call: Callable[[], T]) -> Program[T]:
-        """Run `call` as work, and count its time as that of `phase`, without the wait for a free thread."""
-
-        def timed() -> T:
-            with self.timed(phase):
-                return call()
-
-        return work(timed)
 
     def metered(self, program: Program[T]) -> Program[T]:
         """Run `program`, and count its bytes."""
@@ -174,12 +168,12 @@ class OwnRound:
             asked = part.client_side.ask(spec, state, self.history)
             if asked is not None:
                 yield Turn(asked)
-        local = yield from self.worked("train", partial(train, part, spec, state, self.history))
+        local: LocalResult = yield Work(self.timed("train")(partial(train, part, spec, state, self.history)))
         seal = partial(
             make, member.terms.sum_of(spec), caught_up.state, member.client_id, local.contribution, keyring,
             has_data=local.failure is None, take_ahead=part.take_ahead,
         )  # fmt: skip
-        made = yield from self.worked("seal", seal)
+        made: Made = yield Work(self.timed("seal")(seal))
         if local.failure is not None:
             _LOG.warning(
                 "task %s, round %d: training failed, zeros were sent in its place", member.terms.name, self.view.number
@@ -253,7 +247,7 @@ class OwnRound:
         if local.finish is None:
             return
         try:
-            finished = yield from self.worked("train", local.finish)
+            finished: ClientState = yield Work(self.timed("train")(local.finish))
             for array in finished.values():
                 if array.dtype.kind == "f":
                     check_finite(array, "the client state")

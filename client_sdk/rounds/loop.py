@@ -49,7 +49,6 @@ from client_sdk.rounds.polling import NothingNew, RoundChange, SeenRounds, follo
 from client_sdk.rounds.work_ahead import working_ahead
 from protocols.errors import AlreadySummed, CertificateError, ParameterError, RefusalError, ThresholdError
 from protocols.messages import RefusalReason, RoundView, Schedule
-from protocols.messages.stages import opening_state
 from protocols.plugins import load
 
 CANNOT_GO_ON: Final = "an encrypted task cannot go on from there: its operator closes it and creates another"
@@ -221,7 +220,7 @@ class _Contributor(Role):
 
     def on_round(self, view: RoundView) -> Program[None]:
         """Take part in the round, if it asks this client for the first time."""
-        asks = view.state == opening_state(self.member.terms.mechanism.name) and view.in_cohort
+        asks = view.state == self.member.terms.entry.opens_in and view.in_cohort
         if view.number <= self._handled or not asks or view.contributed or view.delivered:
             return  # an earlier process may have sent this client's first message already
         self._handled = view.number

@@ -46,8 +46,9 @@ class OneshotRound(OwnRound):
             remember_committee(member.store, committee)
         local, made = yield from self.contribution(caught_up)
         policy = member.policy.requirements(OneshotPolicy, member.terms.schedule)
-        upload = yield from self.worked(
-            "seal", lambda: contribute(committee, member.client_id, own_key, policy, made.elements).encode()
+        timed = self.timed("seal")
+        upload = yield from work(
+            timed(lambda: contribute(committee, member.client_id, own_key, policy, made.elements).encode())
         )
         yield from self.metered(self.deliver(upload, caught_up, local))
         return self.report(caught_up, local, made, len(upload))

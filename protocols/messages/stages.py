@@ -58,11 +58,6 @@ MESSAGE_IN: Final[Mapping[str, MaskedMessage]] = {state: message for message, st
 """State -> the message that clients send in it; no entry for states in which clients send nothing."""
 
 
-def opening_state(mechanism: str) -> RoundState:
-    """Return the state in which a round of a task with this mechanism begins."""
-    return RoundState.ADVERTISING if mechanism == "masked" else RoundState.COLLECTING
-
-
 def prerequisite_of(message: MaskedMessage, *, confirms: bool) -> MaskedMessage | None:
     """Return the message that a client must have sent before it is asked for `message`; None for the first message.
 

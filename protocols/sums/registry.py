@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from pydantic import BaseModel
 
+from protocols.messages.stages import RoundState
 from protocols.parameter_text import validated
 from protocols.plugins import ALL, Capability, Entry, Registry, check_capabilities, load
 from protocols.sums.base import Mechanism
@@ -38,6 +39,8 @@ class MechanismEntry(Entry):
     """Why larger ones are refused."""
     client_round: str = "client_sdk.rounds.contribution:OwnRound"
     """"module:class" of a client's part in a round, which only clients import."""
+    opens_in: RoundState = RoundState.COLLECTING
+    """The state in which its rounds begin."""
     requirements: str | None = None
     """"module:class" of what a client requires of a task and its rounds, a dataclass whose fields `client_sdk.Policy`
     has too; its `check_parameters` raises `RefusalError`. None where a policy has nothing to say of them."""
@@ -69,6 +72,7 @@ MASKED: Final = MechanismEntry(
     mechanism="protocols.sums.masked.plan:MASKED",
     parameters="protocols.sums.masked.parameters:MaskedParameters",
     client_round="client_sdk.rounds.masked:MaskedRound",
+    opens_in=RoundState.ADVERTISING,
     requirements="protocols.sums.masked.parameters:ClientPolicy",
     carries=frozenset({"checked routes", "dense", "device groups", "frozen cohort", "noise", "single entries"}),
 )

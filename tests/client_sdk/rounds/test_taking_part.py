@@ -26,7 +26,7 @@ from client_sdk import (
 )
 from client_sdk.api.http import SyncDriver
 from client_sdk.api.retry import RetryPolicy
-from client_sdk.api.wire import Work
+from client_sdk.api.wire import Work, work
 from client_sdk.errors import (
     ContributionConflict,
     Forbidden,
@@ -117,7 +117,7 @@ def test_the_wait_for_a_free_thread_is_not_counted_as_time_of_training(monkeypat
 
     nothing: Any = None
     own = OwnRound(nothing, nothing, nothing)
-    program = own.worked("train", train)
+    program = work(own.timed("train")(train))
     effect = next(program)
     assert isinstance(effect, Work)
     clock[0] += 50.0  # no thread is free
