@@ -25,6 +25,9 @@ each split into groups with a sum of their own, as a task with `-m groups=3` has
 in each round. Where all clients are in every sum the regression has nothing to go by: the area is that of the counts,
 and no task is run.
 
+`short.1500.<recipe>.absent.*`: all 1,500 clients are asked for each sum, and a random tenth of them, others in each
+round, does not answer; in one sum, and in 2 and 3 groups of 750 and 500.
+
 `arrays` (of short lists) are the item factors of an application's own model, which trains them in FedMF's steps.
 
 `told` is what these rows say to somebody who knows which items one client alone has (first 200 sums, over everybody),
@@ -58,10 +61,15 @@ from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import Federation, Sampling
 from protocols.advice import IN_GROUPS, Advice, advise, parameters_for
+from protocols.recipes.base import RoundSpec
 from protocols.sums.groups import split_clients
 
 Floats = NDArray[np.float64]
 CLIENTS: Final = (12, 100, 1000)
+IN_ONE: Final = 1500
+"""Clients of a task that are in one cohort, of which a tenth is absent."""
+IN_ONE_QUICKLY: Final = 40
+ABSENT: Final = 0.1
 SETS: Final = ("short", "long", "ml-100k")
 TRAINED: Final = ("colr", "fedmf", "scolr", "pfedclr", "rfrec")
 _SHORT: Final = {"items": 1000, "positives": 15}
@@ -109,6 +117,16 @@ SPLITS: Final[Mapping[str, Split]] = {
     **{f".anew{count}": partial(anew, count) for count in (3, 6)},
 }
 """How the cohorts of a task are split into sums, by the end of the row's name; empty: as advised."""
+OF_ABSENT: Final[Mapping[str, Split]] = {**WHOLE, **{f".groups{count}": partial(together, count) for count in (2, 3)}}
+
+
+class _Absent(Federation):
+    """A federation in which a tenth of each cohort does not answer, others in each round."""
+
+    def cohort(self, spec: RoundSpec) -> NDArray[np.int64]:
+        asked = super().cohort(spec)
+        order = np.random.default_rng([self.seed, 77, spec.number]).permutation(asked.size)
+        return asked[order[: round(asked.size * (1.0 - ABSENT))]]
 
 
 def sizes_of(train: Interactions) -> Advice:
@@ -122,20 +140,24 @@ def trained(
     rounds: int | None,
     sampling: Sampling = "turns",
     splits: Mapping[str, Split] = WHOLE,
+    absent: bool = False,
 ) -> Rows:
     """Return the figures of a task of a recipe that trains, for each of the ways to split its cohorts into sums.
 
-    rounds: fewer than advised, for a quick run. Of cohorts that are split, contributions all have one length.
+    rounds: fewer than advised, for a quick run. Of cohorts that are split, contributions all have one length. absent:
+    whether all clients are in one cohort, and some of them absent.
     """
     items, sizes, has = train.n_items, sizes_of(train), has_of(train)
     given: dict[str, Any] = {"items": items}
-    if sizes.cohort_size >= len(has):
+    cohort_size = len(has) if absent else sizes.cohort_size
+    if sizes.cohort_size >= len(has) and not absent:
         alone = auc(has, popularity(has))
         return {split: {"auc": alone, "popularity": alone, "read": 0.0} for split in splits}
     if name == "rfrec":
         given |= {"rating_min": 1.0, "rating_max": 5.0}
     parameters = own_parameters(items) if name == "arrays" else parameters_for(name, given)
-    made = Federation(train, name, parameters, cohort_size=sizes.cohort_size, sampling=sampling, masks=False)
+    kind = _Absent if absent else Federation
+    made = kind(train, name, parameters, cohort_size=cohort_size, sampling=sampling, masks=False)
     if name == "arrays":
         train_own_items(made)
     totals, sent = list[Floats](), list[Floats]()
@@ -208,6 +230,7 @@ def _cases(quick: bool) -> Iterator[tuple[str, int]]:
     for name in SETS:
         for clients in (12, 300) if quick else CLIENTS:
             yield name, clients
+    yield SETS[0], IN_ONE_QUICKLY if quick else IN_ONE
 
 
 def parts_of(train: Interactions, short: bool, quick: bool) -> dict[str, Callable[[], Rows]]:
@@ -216,6 +239,9 @@ def parts_of(train: Interactions, short: bool, quick: bool) -> dict[str, Callabl
     short: whether lists are short, where sums over cohorts that are drawn anew say most.
     """
     rounds = 4 if quick else None
+    if train.active_users.size in (IN_ONE, IN_ONE_QUICKLY):
+        parts = ("colr", "fedmf", "arrays")
+        return {f"{one}.absent": partial(trained, train, one, rounds, splits=OF_ABSENT, absent=True) for one in parts}
     found: dict[str, Callable[[], Rows]] = {"privirec-k": lambda: {"": spectral(train)}}
     found["privirec-k.half"] = partial(half, train, "privirec-k")
     for recipe in (one for one in TRAINED if one != "rfrec" or train.ratings is not None):

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from protocols.errors import ParameterError
+from protocols.messages import Schedule
 from protocols.privacy.equations import equations_within, most_equations
 from protocols.recipes.defaults import MESSAGE_BUDGET as MESSAGE_BUDGET
 from protocols.recipes.defaults import TaskFacts
@@ -19,7 +20,7 @@ from protocols.recipes.next_item import next_length
 from protocols.recipes.privirec_defaults import MOST_COMPONENTS as MOST_COMPONENTS
 from protocols.recipes.privirec_defaults import components_within
 from protocols.recipes.registry import recipe_entry, recipes
-from protocols.sums.groups import GroupedParameters, Works
+from protocols.sums.groups import GroupedParameters, Works, default_groups
 from protocols.sums.registry import mechanism_entry, parameters_of
 from protocols.task_terms import carriers
 
@@ -117,6 +118,19 @@ def works_in_groups(mechanism: str, given: Mapping[str, Any]) -> Works | None:
     model = parameters_of(mechanism)
     own = None if model is None else model.model_validate(dict(given))
     return own.works if isinstance(own, GroupedParameters) else None
+
+
+def groups_for(recipe: str, mechanism: str, given: Mapping[str, Any], schedule: Schedule) -> int:
+    """Return into how many groups the cohorts of a new task are split by itself, whose maker says nothing of groups.
+
+    More than 1 where what that stops and what it says were measured, clients send the same, cohorts take turns, and
+    groups are large (`default_groups`). given: the mechanism's parameters that its maker names.
+    """
+    model = parameters_of(mechanism)
+    free = model is not None and issubclass(model, GroupedParameters) and model.free_for_clients
+    if not free or recipe not in IN_GROUPS or schedule.sampling == "uniform" or {"groups", "tau"} & given.keys():
+        return 1
+    return default_groups(schedule.cohort_size, schedule.min_clients)
 
 
 class Advice(NamedTuple):

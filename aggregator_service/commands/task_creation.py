@@ -270,8 +270,9 @@ def task_create(
             each.startswith("groups=") for each in mechanism_parameter or []
         ):
             typer.echo(
-                f"each round has {groups} groups with a sum each, so that one member that lies spoils little: "
-                "-m groups=1 for one sum",
+                f"each round has {groups} groups of {planned.cohort_size // groups:,} clients with a sum each, so that "
+                "one member that lies spoils little; clients send the same, but fetch the sums of all groups, which "
+                "everybody sees: -m groups=1 for one sum (docs/oneshot.md#groups)",
                 err=True,
             )
         check_start(request)

@@ -19,7 +19,7 @@ from aggregator_service.storage.stores import insert_named
 from aggregator_service.tasks.plans import TaskPlan
 from aggregator_service.tasks.starts import Start, add_catalogue, stored_catalogue, stored_start
 from aggregator_service.tasks.task_views import create_task, task_view
-from protocols.advice import MOST_FACTORS, Variant, parameters_for
+from protocols.advice import MOST_FACTORS, Variant, groups_for, parameters_for
 from protocols.catalogue import Catalogue
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation, OrganiserPin, Schedule, TaskRequest, TaskView
@@ -57,7 +57,9 @@ def requested(
 
     shapes: of the arrays that the task starts with, unless they are given. organiser: its public key. scope: of its
     certificates; None or empty: the task's name. catalogue: of the items, which then says how many they are. start:
-    what the task starts from. Raises `ParameterError`, whose text names what is wrong.
+    what the task starts from. Large cohorts are split into groups (`groups_for`), unless the task has a privacy block,
+    whose noise each group would need alone, or a label, whose tasks may have none. Raises `ParameterError`, whose text
+    names what is wrong.
     """
     given = dict(parameters) if catalogue is None else _with_items(recipe, parameters, len(catalogue))
     if start is not None:
@@ -74,6 +76,9 @@ def requested(
     )
     if shapes is not None:
         chosen = {"shapes": shapes, **chosen}
+    if variant == "recommended" and privacy is None and data_set is None:
+        groups = groups_for(recipe, mechanism, mechanism_parameters, schedule)
+        mechanism_parameters = {**mechanism_parameters, **({"groups": groups} if groups > 1 else {})}
     if mechanism == MASKED.name and variant == "recommended" and "spare" not in mechanism_parameters:
         mechanism_parameters = _with_spare_bits(mechanism_parameters, schedule)
     values = {

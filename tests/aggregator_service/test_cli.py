@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import httpx
 import pytest
@@ -395,15 +395,29 @@ def test_a_wrong_value_of_an_option_is_told_in_our_words(command: Command) -> No
     assert command("serve", "--port", "65536", status=1) == "hushrec-server: HUSHREC_PORT: must be at most 65535\n"
 
 
-def test_sums_are_split_into_groups_only_where_the_operator_says_so(command: Command) -> None:
-    """Many groups say much of what each client has, so they are a choice."""
+def test_cohorts_are_split_into_groups_by_themselves_only_where_these_are_large_and_clients_send_the_same(
+    command: Command,
+) -> None:
+    """Many groups say much of what each client has, and a masked client of a group has more neighbours."""
     command("init")
 
-    def groups_of(name: str, *more: str) -> int:
-        sizes = ("-s", "cohort_size=120", "-s", "rounds=10")
-        made = command("task", "create", name, "--recipe", "colr", "-r", "items=50", *sizes, *more)
-        return int(json.loads(made[made.index("{") :])["mechanism"]["parameters"].get("groups", 1))
+    def made(name: str, mechanism: str, *more: str, clients: int = 120, recipe: str = "colr") -> str:
+        sizes = ("-s", f"cohort_size={clients}", "-s", "rounds=10", "-r", "items=50")
+        return command("task", "create", name, "--recipe", recipe, "--mechanism", mechanism, *sizes, *more)
 
-    assert groups_of("a", "--mechanism", "masked") == groups_of("b", "--mechanism", "oneshot") == 1
-    assert groups_of("c", "--mechanism", "masked", "-m", "groups=3", "-s", "min_clients=30") == 3
-    assert groups_of("d", "--mechanism", "oneshot", "-m", "groups=2", "-m", "tau=0") == 2
+    def groups_of(name: str, *given: str, **more: Any) -> int:
+        text = made(name, *given, **more)
+        return int(json.loads(text[text.index("{") :])["mechanism"]["parameters"].get("groups", 1))
+
+    assert groups_of("a", "masked") == groups_of("b", "oneshot") == 1
+    assert groups_of("c", "masked", "-m", "groups=3", "-s", "min_clients=30") == 3
+    assert groups_of("d", "oneshot", "-m", "groups=2", "-m", "tau=0") == 2
+    large = made("e", "oneshot", clients=3000)
+    assert "split into 3 groups" in large and '"tau": 1.5' in large
+    assert groups_of("f", "oneshot", clients=10_000, recipe="fedmf") == 4
+    assert groups_of("g", "oneshot", "-m", "groups=1", clients=3000) == 1
+    assert groups_of("h", "masked", clients=3000) == groups_of("i", "oneshot", clients=2999) == 1
+    assert groups_of("j", "oneshot", "-s", "min_clients=501", clients=3000) == 1
+    assert groups_of("k", "oneshot", "-s", "sampling=uniform", clients=3000) == 1
+    assert groups_of("l", "oneshot", "--data-set", "films", clients=3000) == 1
+    assert groups_of("m", "oneshot", clients=3000, recipe="pfedclr") == 1

@@ -38,6 +38,7 @@ MOST_CLIENTS: Final = 1_000_000
 class OneshotParameters(GroupedParameters):
     """A task's parameters for one-shot sums; the ring follows from them, the layout and the largest sum."""
 
+    free_for_clients: ClassVar[bool] = True
     bits: int = Field(
         default=28,
         ge=16,

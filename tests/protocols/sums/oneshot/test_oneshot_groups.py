@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from protocols.errors import CodecError, ParameterError, RefusalError
 from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, Segment, VectorLayout
 from protocols.sums.group_sums import no_sum
-from protocols.sums.groups import TAU, advised_cohort, group_of_each
+from protocols.sums.groups import TAU, advised_cohort, default_groups, group_of_each
 from protocols.sums.oneshot import member, server
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotParameters, OneshotPlan, OneshotPolicy
@@ -212,6 +212,12 @@ def test_parameters_of_groups() -> None:
     assert "split into 3 groups" in " ".join(plan().trust(12)) and "near the others" in " ".join(plan().trust(12))
     assert "one member that lies can spoil" in " ".join(plan(tau=0.0).trust(12))
     assert advised_cohort(300, 300, OneshotParameters().works) == (10, 300, 15)
+
+
+def test_the_groups_that_a_cohort_has_by_itself_are_few_equal_and_large() -> None:
+    found = {clients: default_groups(clients, 3) for clients in (3, 2999, 3000, 3001, 4000, 5000, 10_000, 100_000)}
+    assert found == {3: 1, 2999: 1, 3000: 3, 3001: 1, 4000: 4, 5000: 4, 10_000: 4, 100_000: 4}
+    assert default_groups(6000, 1000) == 3 and default_groups(6000, 1001) == 1
 
 
 def test_folds_in_batches_and_parts_give_the_same_bytes(played: Round) -> None:
