@@ -20,6 +20,7 @@ from client_sdk.api.calls import ApiCalls
 from client_sdk.api.wire import Request, Response, content_digest
 from client_sdk.errors import FalseModel, NotAttested
 from client_sdk.model.follow import CaughtUp, ModelFollower
+from client_sdk.model.sync import absorb_aggregate
 from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import Event, RoundMissed
 from client_sdk.rounds.member import Member, MembershipCheck
@@ -28,6 +29,7 @@ from client_sdk.store.client_store import ClientStore
 from client_sdk.store.identity import Membership
 from client_sdk.training import client_side
 from protocols.crypto.aggregate_chain import AggregateChain
+from protocols.errors import CodecError
 from protocols.layout import whole_route
 from protocols.messages import Attestation, AttestationPage, RoundPage, RoundView, SnapshotView
 from protocols.recipes.base import ModelState
@@ -189,6 +191,21 @@ def test_a_model_that_differs_in_rounding_is_taken_from_the_server() -> None:
     assert someone.requests == ["rounds", "rounds/2/aggregate", "snapshots/2"]
     assert TERMS.recipe.encode_state(caught_up.state) == server.states[2]
     assert caught_up.followed.chain == server.chains[2]
+
+
+def test_a_member_uses_no_sum_that_so_many_contributions_cannot_have() -> None:
+    """Each value is one that they can have; all of them together are not."""
+    terms = TaskTerms.of(task_view("fedmf", {"items": 6, "dim": 4, "clip": 1.0, "row_clip": 0.5}, "masked"))
+    state, view, plan = terms.recipe.initial_state(SEED), Server(1).views[0], MaskedPlan.of(terms.sum_plan)
+
+    def absorbed(value: float) -> int:
+        vectors = [np.full(block.length, value) for block in plan.layout.blocks]
+        elements = encode(plan, whole_route(plan.layout), vectors) * np.uint32(SURVIVORS)
+        return absorb_aggregate(terms, None, state, view, pack(elements, plan.bits))[0].round_number
+
+    assert absorbed(0.24) == 1
+    with pytest.raises(CodecError, match="items/update of the opened sum holds values of a norm that no sum of 4"):
+        absorbed(0.26)
 
 
 FALSE: dict[str, Server] = {
