@@ -30,7 +30,7 @@ from aggregator_service.services import ServicesOf
 from aggregator_service.storage.schema import TaskRow
 from aggregator_service.storage.stage_rows import takes_part
 from aggregator_service.tasks.committee_keys import committee_view, store_committee_key
-from aggregator_service.uploads.messages import check_shares, sealed_shares, statements
+from aggregator_service.uploads.shares import check_shares, sealed_shares, statements
 from protocols.messages import BadShares, CommitteeView, RoundView
 from protocols.sums.oneshot.wire import LONGEST_KEY
 

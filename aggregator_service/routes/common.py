@@ -38,9 +38,9 @@ from aggregator_service.http.fields import (
 from aggregator_service.problems import Problem, responses
 from aggregator_service.services import Services, services_of
 from aggregator_service.settings import Tuning
-from aggregator_service.uploads.messages import Download
 from aggregator_service.uploads.new_contributions import UploadOutcome
 from aggregator_service.uploads.receive import receive_small_body
+from aggregator_service.uploads.shares import Download
 from protocols.messages.stages import OCTETS
 
 _NUMBER: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)

@@ -1,16 +1,12 @@
-"""Messages of the stages of masked and one-shot rounds: admit, check, store and acknowledge them; read handouts.
-
-And what the committee of a one-shot round downloads: statements and sealed shares, streamed in constant memory.
-"""
+"""Messages of the stages of masked and one-shot rounds: admit, check, store and acknowledge them; read handouts."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
-from math import inf
 from typing import Any, Final, Literal, ParamSpec, TypeVar, cast
 
 from sqlalchemy import Float, Insert, Table, bindparam, insert, select
@@ -25,9 +21,8 @@ from aggregator_service.polling.views import CachedRound
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import ACTIVE
 from aggregator_service.rounds.masked import roster_of, round_context, survivors_of
-from aggregator_service.rounds.oneshot import committee_of, oneshot_context, proposed_survivors
+from aggregator_service.rounds.oneshot import committee_of, proposed_survivors
 from aggregator_service.services import Services
-from aggregator_service.storage.blobs import BlobDamagedError, Piece
 from aggregator_service.storage.database import Delivery, changed_rows, progress
 from aggregator_service.storage.round_rows import find_round, lock_round_shared
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
@@ -39,29 +34,21 @@ from aggregator_service.storage.stage_rows import (
     prerequisite,
     takes_part,
 )
-from aggregator_service.tasks.committee_keys import StatedContribution, stated_contributions, statement_bytes
 from aggregator_service.tasks.plans import TaskPlan, plan_round
 from aggregator_service.tasks.task_views import differing_binding
 from aggregator_service.uploads.new_contributions import UploadOutcome
-from protocols.codec import Reader
-from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES
 from protocols.crypto.sealing import agreement_key
 from protocols.errors import ContributionError, ParameterError
-from protocols.messages import BadShares, UploadReceipt
+from protocols.messages import UploadReceipt
 from protocols.messages.stages import STATE_FOR, RoundState, StageMessage
 from protocols.sums.masked import server, wire
 from protocols.sums.masked.roster import Roster
 from protocols.sums.oneshot import server as oneshot
 from protocols.sums.oneshot.committee import Committee
 from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.sums.oneshot.wire import Statement, body_digest
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-_PAGE: Final = 256
-"""Contributions that are read at a time, and whose parts are sent together: each part costs a thread and a write."""
-_HEAD: Final = KEY_BYTES + SIGNATURE_BYTES
-"""Bytes of a ticket before its first share."""
 
 
 @dataclass(frozen=True)
@@ -417,116 +404,3 @@ _INBOX: Final = select(HandoutRow.body, HandoutRow.digest).where(
 def _own_inbox(services: Services, round_id: int, client_id: str) -> tuple[bytes, str] | None:
     found = services.database.rows(_INBOX, {"round": round_id, "client": client_id})
     return (found[0].body, found[0].digest) if found else None
-
-
-@dataclass(frozen=True)
-class Download:
-    """Bytes for a member of the committee."""
-
-    survivors: str
-    """Digest (hex) of the set that they belong to."""
-    length: int
-    pieces: Iterator[bytes]
-
-
-def statements(services: Services, member: Enrolled, number: int) -> Download:
-    """Return the encoded statements of the proposed survivors, in order of their ids.
-
-    Raises `Problem`: 404 before there is such a set and once the round is over, 403 not-in-cohort for clients outside
-    the committee.
-    """
-    with services.database.read() as session:
-        round_, survivors = _proposal(session, member, number)
-        _, length = statement_bytes(session, round_.id)
-    pages = _stated(services, round_.id, survivors)
-    return Download(survivors.hex(), length, (b"".join(row.statement for row in page) for page in pages))
-
-
-def sealed_shares(
-    services: Services, member: Enrolled, number: int, after: str = "", most: int | None = None
-) -> Download:
-    """Return the shares that the proposed survivors sealed for this member, in the order of their statements.
-
-    after: id of the client before the first one, "" for all. most: how many, None for all that are left. Raises
-    `Problem` as `statements`. A damaged share ends the stream early.
-    """
-    with services.database.read() as session:
-        round_, survivors = _proposal(session, member, number)
-        left, _ = statement_bytes(session, round_.id, after)
-        plan = oneshot_context(session.get_one(TaskRow, member.task_id), round_).plan
-    place, count = _place(services, member, number), left if most is None else min(most, left)
-    pages = _stated(services, round_.id, survivors, after, count)
-    pieces = (b"".join(_sealed(services, plan, place, page)) for page in pages)
-    return Download(survivors.hex(), count * plan.sealed_bytes, pieces)
-
-
-def check_shares(services: Services, member: Enrolled, number: int, named: BadShares) -> None:
-    """Raise `BlobDamagedError` if a share of `named` clients for this member is not stored as its client signed it.
-
-    A member that names them may then be right, although the fault is the server's. Does nothing when another set is
-    proposed, or none. Raises `Problem`: 404 for an unknown round, 403 not-in-cohort outside the committee.
-    """
-    with services.database.read() as session:
-        round_, survivors = _round_of(session, member, number), bytes.fromhex(named.survivors_digest or "")
-        if proposed_survivors(session, round_.id) != survivors:
-            return
-        plan = oneshot_context(session.get_one(TaskRow, member.task_id), round_).plan
-    place, clients = _place(services, member, number), frozenset(named.clients)
-    for page in _stated(services, round_.id, survivors):
-        _sealed(services, plan, place, [row for row in page if row.client_id in clients])
-
-
-def _round_of(session: Session, member: Enrolled, number: int) -> RoundRow:
-    round_ = find_round(session, member.task_id, number)
-    if round_ is None or not round_.committee:
-        raise Problem("not-found", "there is no such round, or it has no committee")
-    if not takes_part(session, round_.id, "committee", member.client_id):
-        raise Problem("not-in-cohort", "this client is not in the committee of this round")
-    return round_
-
-
-def _proposal(session: Session, member: Enrolled, number: int) -> tuple[RoundRow, bytes]:
-    round_ = _round_of(session, member, number)
-    survivors = proposed_survivors(session, round_.id)
-    if survivors is None:
-        raise Problem("not-found", "the round has no proposed survivors, not yet or no longer")
-    return round_, survivors
-
-
-def _place(services: Services, member: Enrolled, number: int) -> int:
-    try:
-        return committee_of(services.database, member.task_id, number).place(member.client_id)
-    except LookupError:
-        raise Problem("not-found", "the round is over") from None
-
-
-def _stated(
-    services: Services, round_id: int, survivors: bytes, after: str = "", most: int | None = None
-) -> Iterator[list[StatedContribution]]:
-    """Iterate over pages of the contributions of the proposed set, from the one after `after` on, `most` in all.
-
-    Ends early when another set is proposed meanwhile.
-    """
-    last, left = after, inf if most is None else most
-    while left:
-        limit = int(min(left, _PAGE))
-        with services.database.read() as session:
-            same = proposed_survivors(session, round_id) == survivors
-            page = stated_contributions(session, round_id, last, limit) if same else []
-        if page:
-            yield page
-            last = page[-1].client_id
-        left = left - limit if len(page) == limit else 0
-
-
-def _sealed(services: Services, plan: OneshotPlan, place: int, rows: Sequence[StatedContribution]) -> Sequence[bytes]:
-    """Return a member's sealed shares from stored uploads.
-
-    Raises `BlobDamagedError` unless they are what the clients signed.
-    """
-    first = _HEAD + place * plan.sealed_bytes
-    shares = services.blobs.pieces([Piece(row.key, row.start + first, plan.sealed_bytes) for row in rows])
-    for row, share in zip(rows, shares, strict=True):
-        if body_digest(share) != Statement.read(plan, Reader(row.statement)).share_digests[place]:
-            raise BlobDamagedError(f"a sealed share in the blob {row.key} does not match its digest")
-    return shares

@@ -38,7 +38,8 @@ from aggregator_service.storage.packs import Packs
 from aggregator_service.storage.schema import ClientRow
 from aggregator_service.storage.stage_rows import Handout
 from aggregator_service.storage.stores import collect_orphans, delete_orphans
-from aggregator_service.uploads.messages import handed_out, sealed_shares, statements
+from aggregator_service.uploads.messages import handed_out
+from aggregator_service.uploads.shares import sealed_shares, statements
 from protocols.codec import b64decode
 from tests.simulation.machine import Crash, Disk, FaultyBlobs, FaultyDatabase, InLinePool, in_line
 from tests.simulation.plan import Part, Plan
