@@ -317,6 +317,11 @@ def check_finite(values: NDArray[np.floating], what: str) -> None:
         raise ParameterError(f"{what} holds values that are not finite: training diverged")
 
 
+def norm_of(values: Floats) -> float:
+    """Return the L2 norm; squares of a few values need no matrix library and its threads."""
+    return sqrt(float(np.square(values).sum()))
+
+
 def clip_to_bounds(block: Block, values: Floats) -> tuple[Floats, int]:
     """Return `values` (length,) clipped to the block's bounds, and how many were clipped, which callers must report.
 

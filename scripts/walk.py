@@ -5,8 +5,9 @@
 
 A real server, three members and what else the mechanism needs take part in a CoLR task of two rounds. What one member
 calls from the first round's `play` to the second's is recorded by `sys.setprofile`. Only functions of `client_sdk` and
-`protocols` count, each once; comprehensions and the like do not. `--list` prints the files with their functions, in the
-order in which they are first entered.
+`protocols` count, each once; comprehensions and the like do not. Where a contribution is one message the others begin
+after it, so that the first member finds no cached results of theirs. `--list` prints the files with their functions, in
+the order in which they are first entered.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ import tempfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from inspect import CO_OPTIMIZED
 from pathlib import Path
+from threading import Event
 from types import CodeType, FrameType
 from typing import Any
 
@@ -29,6 +32,7 @@ from client_sdk.lab.local_server import run_server
 from client_sdk.organiser import TrialOrganiser
 from client_sdk.rounds.loop import play
 from protocols.messages import Schedule
+from protocols.sums.registry import mechanism as find_mechanism
 
 ROOT = Path(__file__).parents[1]
 MEMBERS = 3
@@ -48,7 +52,7 @@ def entered(call: Callable[[], object]) -> tuple[Entered, Entered]:
     def note(frame: FrameType, event: str, _: object) -> None:
         if frame.f_code is play.__code__:
             rounds.setdefault(frame)
-        if event == "call" and len(rounds) < 2:
+        if event == "call" and len(rounds) < 2 and frame.f_code.co_flags & CO_OPTIMIZED:  # a class has a frame, too
             (during if rounds else before).setdefault(frame.f_code)
 
     sys.setprofile(note)
@@ -98,7 +102,7 @@ def walk(mechanism: str) -> tuple[Entered, Entered]:
             invitation = operator.invite(task.task_id, 1, role).invitation
             certificate = organiser.source(role)  # type: ignore[arg-type]
             joined.append((role, client.join("walk", invitation=invitation, certificate=certificate)))
-        rng, found = np.random.default_rng(7), list[tuple[Entered, Entered]]()
+        found = list[tuple[Entered, Entered]]()
         with ThreadPoolExecutor(len(joined)) as pool:
             serving = []
             for role, part in joined[MEMBERS:]:
@@ -106,12 +110,18 @@ def walk(mechanism: str) -> tuple[Entered, Entered]:
                     part.create_keyring()
                 serving.append(pool.submit(part.serve))
 
+            contributed = Event()
+            if find_mechanism(mechanism).interactive:
+                contributed.set()
+
             def take_part(place: int) -> None:
-                items, part = rng.choice(60, 6, replace=False).astype(np.int32), joined[place][1]
+                drawn, part = np.random.default_rng([7, place]).choice(60, 6, replace=False), joined[place][1]
+                items = drawn.astype(np.int32)
                 if place:
+                    contributed.wait(60)
                     part.take_part(items)
                 else:
-                    found.append(entered(lambda: part.take_part(items)))
+                    found.append(entered(lambda: part.take_part(items, lambda _: contributed.set())))
 
             list(pool.map(take_part, range(MEMBERS)))
             for one in serving:

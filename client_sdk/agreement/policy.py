@@ -206,10 +206,11 @@ class Policy:
     def requirements(self, kind: type[R], schedule: Schedule) -> R:
         """Return what a round of a task with this schedule must satisfy, as its mechanism checks it.
 
-        kind: the mechanism's dataclass (`MechanismEntry.requirements`), whose fields are those of this policy. No sum
-        is over fewer clients than the larger of `min_cohort` and the schedule's `min_clients`.
+        kind: the mechanism's dataclass (`MechanismEntry.requirements`). Its fields of the names of this policy's have
+        this policy's values, others keep their defaults. No sum is over fewer clients than the larger of `min_cohort`
+        and the schedule's `min_clients`.
         """
-        asked = {each.name: getattr(self, each.name) for each in fields(cast(Any, kind))}
+        asked = {each.name: getattr(self, each.name) for each in fields(cast(Any, kind)) if hasattr(self, each.name)}
         return kind(**{**asked, "min_cohort": max(self.min_cohort, schedule.min_clients)})
 
     def min_difference(self, schedule: Schedule) -> int:

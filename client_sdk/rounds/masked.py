@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import Handout
-from client_sdk.api.wire import Program, work
+from client_sdk.api.wire import Program, Work
 from client_sdk.errors import RoundLost
 from client_sdk.model.follow import CaughtUp
 from client_sdk.rounds.contribution import OwnRound
@@ -234,7 +234,7 @@ class MaskedRound(OwnRound):
         return b64decode(text or "")
 
     def _sealed(self, job: Callable[[], R]) -> Program[R]:
-        return work(self.timed("seal")(job))
+        return cast(R, (yield Work(self.timed("seal")(job))))
 
     def _put(self, stage: StageMessage, body: bytes) -> Program[None]:
         member = self.part.member

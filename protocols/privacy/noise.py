@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.random import FINE_BITS, Randomness, cumulative_table, fine_samples
 from protocols.errors import ParameterError
-from protocols.layout import Floats
+from protocols.layout import Floats, norm_of
 
 ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 """Renyi orders: whole numbers, because the theorem for Skellam noise is for these."""
@@ -261,11 +261,6 @@ def round_within(values: Floats, bound: float, random: Randomness) -> tuple[NDAr
             rounded[used] = steps
             return rounded, scale
     raise ParameterError(f"{values.size} values were not rounded within a norm of {bound:g} steps in {_TRIES} tries")
-
-
-def norm_of(values: Floats) -> float:
-    """Return the L2 norm; squares of a few values need no matrix library and its threads."""
-    return sqrt(float(np.square(values).sum()))
 
 
 def _scale(values: Floats, norm: float, bound: float) -> float:

@@ -34,9 +34,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, model_validat
 
 from protocols.crypto.random import normals
 from protocols.errors import ParameterError
-from protocols.layout import ONCE_ROWS, Block, Floats, Segment, VectorLayout, check_finite, clip_to_bounds
+from protocols.layout import ONCE_ROWS, Block, Floats, Segment, VectorLayout, check_finite, clip_to_bounds, norm_of
 from protocols.privacy.laplace import LaplaceNoise
-from protocols.privacy.noise import norm_of
 from protocols.recipes.base import (
     Clip,
     Contribution,

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.random import Randomness, expanded
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import CLIP_SLACK, Block, Floats, Segment, VectorLayout
+from protocols.layout import CLIP_SLACK, Block, Floats, Segment, VectorLayout, norm_of
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import (
     NoiseTerms,
@@ -38,7 +38,6 @@ from protocols.privacy.noise import (
     Sensitive,
     SumNoise,
     bound_in_steps,
-    norm_of,
     round_within,
     skellam,
     within_steps,

@@ -42,8 +42,8 @@ class MechanismEntry(Entry):
     opens_in: RoundState = RoundState.COLLECTING
     """The state in which its rounds begin."""
     requirements: str | None = None
-    """"module:class" of what a client requires of a task and its rounds, a dataclass whose fields `client_sdk.Policy`
-    has too; its `check_parameters` raises `RefusalError`. None where a policy has nothing to say of them."""
+    """"module:class" of what a client requires of a task and its rounds: a dataclass, made from the fields of the same
+    names of `client_sdk.Policy`, whose `check_parameters` raises `RefusalError`. None where it requires nothing."""
 
     not_simulated: str = ""
     """Why the laboratory does not simulate its sums, and what to choose; "" where it does."""

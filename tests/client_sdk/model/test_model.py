@@ -26,10 +26,12 @@ from client_sdk.store import MemoryStore
 from client_sdk.store.client_store import ClientStore
 from protocols.codec import b64encode
 from protocols.errors import CodecError, to_accept
-from protocols.messages import Evaluation, RoundPage, RoundView, SnapshotView, TaskView
+from protocols.messages import Evaluation, RoundPage, RoundView, Schedule, SnapshotView, TaskView
 from protocols.messages.privacy import Privacy
+from protocols.plugins import load
 from protocols.recipes.base import ModelState
 from protocols.recipes.registry import recipe
+from protocols.sums.registry import OWN, mechanism_entry
 from tests.support.one_member import OneMember, aggregate_of
 from tests.support.programs import SEED, ProgramRunner, problem, round_view, task_view
 
@@ -188,6 +190,26 @@ def test_the_policy_refuses_tasks_and_rounds() -> None:
     with pytest.raises(PolicyRefused, match="has 3 clients"):
         allowing.check_round(complete(1).model_copy(update={"cohort": 3}))
     allowing.check_round(complete(1).model_copy(update={"cohort": 4}))
+
+
+@dataclass(frozen=True)
+class _Required:
+    """What a mechanism of a package might require."""
+
+    min_cohort: int = 2
+    min_sigma: int = 1
+    own: str = "its own default"
+
+
+def test_what_a_mechanism_requires_has_the_values_of_the_policy() -> None:
+    places = [entry.requirements for entry in map(mechanism_entry, OWN) if entry.requirements is not None]
+    assert len(places) == 2
+    names = {one.name for one in fields(Policy)}
+    for place in places:
+        assert {one.name for one in fields(load(place))} <= names
+    policy = Policy(min_sigma=70, min_cohort=4)
+    assert policy.requirements(_Required, Schedule(min_clients=3)) == _Required(4, 70)
+    assert policy.requirements(_Required, Schedule(min_clients=9, cohort_size=9)) == _Required(9, 70)
 
 
 # --- a follower's states, and which model a task with federated evaluation ends with ----------------------------------

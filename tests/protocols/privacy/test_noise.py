@@ -18,6 +18,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
+from protocols.layout import norm_of
 from protocols.messages.privacy import default_delta, holds_against
 from protocols.privacy.noise import (
     MAX_VARIANCE,
@@ -28,7 +29,6 @@ from protocols.privacy.noise import (
     epsilon_of,
     largest_skellam,
     longest_norm,
-    norm_of,
     round_within,
     skellam,
     skellam_curve,
