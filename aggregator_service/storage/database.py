@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import islice
 from typing import Any, Final, TypeVar, TypeVarTuple, cast
 
@@ -329,10 +329,15 @@ def database_place(url: str) -> str:
 def announce(session: Session, task_id: str, *topics: str) -> int:
     """Raise the task's version and, after the commit, wake those that wait for its `topics` in any process.
 
-    Returns the version.
+    Returns the version. A transaction raises it once, also if many writes share it (`GroupCommit`).
     """
+    announced = _effects(session).announcements
+    for place, one in enumerate(announced):
+        if one.task_id == task_id and one.version is not None:
+            announced[place] = replace(one, topics=tuple(dict.fromkeys((*one.topics, *topics))))
+            return one.version
     version: int = session.execute(_RAISE_VERSION, {"task": task_id}).scalar_one()
-    _effects(session).announcements.append(Announcement(task_id, topics, version))
+    announced.append(Announcement(task_id, topics, version))
     return version
 
 

@@ -1,7 +1,9 @@
 """Group commit: small writes of many requests share one transaction, and so one sync of the disk.
 
-While one group is being committed, the writes that arrive wait, and the next group takes all of them. Each caller gets
-its result only after the commit, so what is acknowledged is durable, exactly as with a transaction of its own.
+While one group is being committed, the writes that arrive wait, and the next group takes all of them. After a group
+that was not alone the next one waits 2 ms for more: clients whose answers came together send together, and would
+otherwise be split for good into those of every other group. Each caller gets its result only after the commit, so what
+is acknowledged is durable, exactly as with a transaction of its own.
 
 When the database does not answer, all writes that wait get that answer, after the time limit of one attempt.
 
@@ -26,6 +28,8 @@ from aggregator_service.storage.database import DATABASE_GONE, Database, savepoi
 
 _MOST: Final = 64
 """Most writes of one transaction: it bounds how long a SQLite database is locked."""
+_GATHERING_SECONDS: Final = 0.002
+"""For which a group waits for more writes, after one that was not alone: about what it takes to commit a group."""
 Result = TypeVar("Result")
 
 
@@ -59,6 +63,8 @@ class GroupCommit:
         self._database = database
         self._waiting: list[_Write] = []
         self._committing: asyncio.Task[None] | None = None
+        self._gathers = False
+        """Whether the last group had several writes, or others arrived meanwhile."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="group-commit")
         self._connection: Connection | None = None
 
@@ -91,8 +97,11 @@ class GroupCommit:
         self._committing = asyncio.get_running_loop().create_task(self._commit_waiting(), context=context)
 
     async def _commit_waiting(self) -> None:
-        group, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+        group = self._take(_MOST)
         try:
+            if self._gathers and len(group) < _MOST:
+                await self._gather()
+                group += self._take(_MOST - len(group))
             if gone := await self._in_thread(group):
                 group, self._waiting = [*group, *self._waiting], []
                 for write in group:
@@ -102,9 +111,16 @@ class GroupCommit:
                 write.failure = write.failure or error
         for write in group:
             write.answer()
-        self._committing = None
+        self._committing, self._gathers = None, len(group) + len(self._waiting) > 1
         if self._waiting:
             self._begin()
+
+    def _take(self, most: int) -> list[_Write]:
+        taken, self._waiting = self._waiting[:most], self._waiting[most:]
+        return taken
+
+    async def _gather(self) -> None:
+        await asyncio.sleep(_GATHERING_SECONDS)
 
     async def _in_thread(self, group: list[_Write]) -> Exception | None:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._commit, group)

@@ -288,6 +288,10 @@ async def in_line(work: Callable[..., Outcome], *args: Any, **named: Any) -> Out
     return work(*args, **named)
 
 
+async def at_once(_group: GroupCommit) -> None:
+    """Wait for no more writes: actors take turns."""
+
+
 class InLinePool(FoldPool):
     """Runs jobs in the actor, with a pause between the result and its commit."""
 
@@ -313,6 +317,7 @@ def without_threads(choose: random.Random, clock: Clock) -> Iterator[None]:
                 patch.setattr(module, "run_in_threadpool", in_line)
         for module in (blob_keys, principals):
             patch.setattr(module, "secrets", seeded)
+        patch.setattr(GroupCommit, "_gather", at_once)
         patch.setattr(GroupCommit, "_in_thread", lambda self, group: in_line(self._commit, group))
         patch.setattr(Packs, "_in_thread", lambda self, group: in_line(self._write, group))
         patch.setattr(same_data, "os", seeded)

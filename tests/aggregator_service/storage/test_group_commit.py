@@ -18,10 +18,11 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.migrations.migrate import migrate
 from aggregator_service.storage.bodies import add_small_body, new_small_key
-from aggregator_service.storage.database import Database, Delivery, Effects, discard, progress
+from aggregator_service.storage.database import Announcement, Database, Delivery, Effects, announce, discard, progress
 from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.schema import SmallBodyRow
 from tests.support.replicas import TestDatabase
+from tests.support.world import task_row
 
 NAME: ContextVar[str] = ContextVar("name", default="nobody")
 KEYS = [new_small_key("t_1") for _ in range(6)]
@@ -76,6 +77,54 @@ def test_writes_that_wait_share_a_transaction_and_are_durable_before_their_answe
     assert stored(database) == set(KEYS)
     assert len(counted) == 1  # all six waited when the thread began
     assert seen == [set()] * 6  # nobody saw a part of the group
+
+
+def test_after_a_group_of_several_the_next_one_waits_for_more(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, counted, gathering = GroupCommit(database), commits(database), list[asyncio.Event]()
+
+    async def gather(_group: GroupCommit) -> None:
+        gathering.append(asyncio.Event())
+        await gathering[-1].wait()
+
+    monkeypatch.setattr(GroupCommit, "_gather", gather)
+
+    def write(key: str) -> asyncio.Task[None]:
+        return asyncio.create_task(group.run(lambda session: add_small_body(session, key, b"body")))
+
+    async def scenario() -> None:
+        await write(KEYS[0])  # after nothing, and after a write that was alone, a group begins at once
+        await asyncio.gather(write(KEYS[1]), write(KEYS[2]))
+        assert (len(counted), len(gathering)) == (2, 0)
+        first = write(KEYS[3])
+        while not gathering:
+            await asyncio.sleep(0)
+        second = write(KEYS[4])
+        await asyncio.sleep(0)
+        assert len(counted) == 2
+        gathering[0].set()
+        await asyncio.gather(first, second)
+        assert (len(counted), len(gathering)) == (3, 1)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        group.close()
+    assert stored(database) == set(KEYS[:5])
+
+
+def test_writes_of_a_group_announce_a_change_once(database: Database) -> None:
+    with database.write() as session:
+        session.add(task_row("t_1"))
+    counted = commits(database)
+
+    def announcing(name: str) -> Callable[[Session], int]:
+        return lambda session: announce(session, "t_1", "members", name)
+
+    versions = at_once(database, announcing("a"), announcing("b"))
+    assert versions == [1, 1]
+    assert [effects.announcements for effects in counted] == [[Announcement("t_1", ("members", "a", "b"), 1)]]
 
 
 def test_a_write_that_raises_or_breaks_a_constraint_harms_no_other_and_has_no_effect(database: Database) -> None:
