@@ -161,6 +161,7 @@ def advise(items: int, clients: int, interactions: int) -> Advice:
 
 SAFE: Final = "validated"
 UNLIMITED: Final = "unlimited"
+WHOLE: Final = "whole"
 OF_CENTRAL: Final[Mapping[int | str, tuple[float, float]]] = {
     2: (0.33, 0.88),
     4: (0.46, 0.91),
@@ -169,9 +170,11 @@ OF_CENTRAL: Final[Mapping[int | str, tuple[float, float]]] = {
     32: (0.79, 0.96),
     SAFE: (0.79, 0.98),
     UNLIMITED: (0.88, 1.0),
+    WHOLE: (0.95, 1.01),
 }
 """Vectors of each of three iterations of `privirec-k`, as many as are safe (the default), or 256 in five with
-`reveal_gram` -> lowest and highest NDCG@20 over all items, divided by that of the best central model without order.
+`reveal_gram`, or the whole matrix of counts (`privirec`), which needs it, too -> lowest and highest NDCG@20 over all
+items, divided by that of the best central model without order.
 
 On `MEASURED_ON` (bench/results/quality.json, test rows, three seeds).
 """

@@ -217,6 +217,8 @@ class VectorLayout:
     this reveals the choice, so a recipe needs explicit consent. The route is then 0 (`protocols.sums.wire` defines the
     wire form).
     """
+    narrow: bool = field(default=False, kw_only=True)
+    """Whether masked sums have a ring that is only as wide as counts need; all values are counts then."""
 
     def __post_init__(self) -> None:
         if not self.blocks:

@@ -47,6 +47,7 @@ from protocols.advice import (
     STARTED,
     STARTS_RANKED,
     UNLIMITED,
+    WHOLE,
     choose,
     settings_of_ratings,
     spectrum_for,
@@ -57,8 +58,10 @@ from protocols.messages import Extension, InvitationRequest, Role, Schedule, Tas
 from protocols.messages.privacy import default_delta
 from protocols.parameter_text import named_values
 from protocols.privacy_advice import choose_noisy
-from protocols.recipes.privirec_parameters import LEAST_OWNERS
+from protocols.recipes.privirec_defaults import blocks_within, ring_bits
+from protocols.recipes.privirec_parameters import LEAST_OWNERS, MOST_GRAM_ITEMS
 from protocols.recipes.registry import recipe_entry
+from protocols.recipes.spectrum import triangle_length
 from protocols.sums.groups import advised_cohort
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
@@ -145,6 +148,8 @@ def task_advise(
         typer.echo(f"  {name} = {value}")
     if "components" in choice.parameters and privacy is None:
         _say_what_vectors_are_worth(items, int(choice.parameters["components"]), most_bytes // (4 * items))
+        _say_what_the_matrix_is_worth(items, clients, most_bytes)
+        typer.echo("hushrec simulate --dataset FILE --sizes measures it on data of your own")
     terms = task_terms(choice.recipe, choice.parameters, mechanism, own, schedule, None, privacy=privacy)
     planned = plan_task(terms)
     plan = planned.sum_plan
@@ -204,7 +209,20 @@ def _say_what_vectors_are_worth(items: int, own: int, most: int) -> None:
         line(own, 3, SAFE, "vectors, as chosen; on those sets, too, as many as are safe")
     if items >= MOST_COMPONENTS:
         line(MOST_COMPONENTS, 5, UNLIMITED, "vectors with reveal_gram, which give members' items away")
-    typer.echo("hushrec simulate --dataset FILE --sizes measures it on data of your own")
+
+
+def _say_what_the_matrix_is_worth(items: int, clients: int, budget: int) -> None:
+    """Print what the whole matrix of counts is worth, and its bytes in masked sums, where a task can have it."""
+    if items > MOST_GRAM_ITEMS:
+        return
+    blocks, pairs = blocks_within(items, clients, budget), triangle_length(items)
+    megabytes = pairs * ring_bits(clients) / 8e6
+    lowest, highest = OF_CENTRAL[WHOLE]
+    sums = "1 sum" if blocks == 1 else f"{blocks} sums"
+    typer.echo(
+        f"  the whole matrix (privirec, reveal_gram) in {sums}: {megabytes / blocks:.2f} MB a message, "
+        f"{megabytes:.2f} MB in all, {lowest:.2f} to {highest:.2f}; it gives members' items away"
+    )
 
 
 @tasks.command("list")

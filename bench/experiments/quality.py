@@ -319,7 +319,8 @@ class Arm:
 
 
 _FIXED: Final[Mapping[str, Any]] = {"validation": 0.0}
-_WHOLE: Final[Mapping[str, Any]] = {"reveal_gram": True, "min_owners": 1, "krylov": False, "iterations": 5}
+_CONSENT: Final[Mapping[str, Any]] = {"reveal_gram": True, "min_owners": 1}
+_WHOLE: Final[Mapping[str, Any]] = {**_CONSENT, "krylov": False, "iterations": 5}
 _PAPER: Final[Mapping[str, Any]] = {"components": 64, "user_exponent": 0.5, "item_exponent": None, **_WHOLE}
 _UNLIMITED: Final[Mapping[str, Any]] = {"components": 256, "rayleigh_ritz": True, **_WHOLE}
 
@@ -328,6 +329,7 @@ ARMS: Final[Mapping[str, Arm]] = {
     "privirec-k-validated": Arm("privirec-k", 7, cohort=0),
     "privirec-k-gf-cf": Arm("privirec-k", 6, cohort=0, parameters=_PAPER, graph_filter="gf-cf"),
     "privirec-k-unlimited": Arm("privirec-k", 6, cohort=0, parameters=_UNLIMITED),
+    "privirec": Arm("privirec", 110, cohort=0, parameters=_CONSENT),
     **{
         f"privirec-k-{count}": Arm("privirec-k", 7, cohort=0, parameters={"components": count, **_FIXED})
         for count in (2, 4, 8, 16, 32)
@@ -342,7 +344,7 @@ ARMS: Final[Mapping[str, Arm]] = {
 """`privirec-k-validated` is the default; in the others no sum of validation chooses the filter's setting.
 
 `privirec-k-gf-cf` has the papers' scaling and filter, with 64 vectors, which needs consent (`reveal_gram`), as
-`privirec-k-unlimited` does: 256 vectors and all items.
+`privirec-k-unlimited` does: 256 vectors and all items; `privirec`, the whole matrix of counts, needs it, too.
 """
 
 
@@ -365,7 +367,7 @@ def train_scorer(arm: Arm, split: OneHeldOut, seed: int, rounds: int | None = No
     if not usual:
         usual, cohort = advise(train.n_items, clients, train.size)
     made = Federation(train, arm.recipe, parameters, cohort_size=cohort, seed=seed, sampling="turns", start=start)
-    whole = arm.recipe == "privirec-k"  # which has no model to rank with after two sums
+    whole = arm.recipe in ("privirec", "privirec-k")  # which has no model to rank with after two sums
     for _ in made.run(usual if whole else min(usual, rounds or usual)):
         pass
     if arm.graph_filter is not None:

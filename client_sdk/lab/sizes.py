@@ -36,7 +36,8 @@ def compare_sizes(
     """Return what each task is worth, those with fewer bytes first; the request's recipe and parameters do not count.
 
     Sizes: vectors of each of three iterations, up to as many as are safe, or fit into the budget; then, with consent,
-    256 vectors and all items, and up to 10,000 items the whole matrix. progress: called with what is trained next.
+    256 vectors and all items, and up to 10,000 items the whole matrix, of counts in masked sums. progress: called with
+    what is trained next.
     Raises `ParameterError` if none of them can be made, and as `simulate` does.
     """
     asked = replace(request, recipe="privirec-k", rounds=None, cohort=None, evaluation=None, recommend=())
@@ -63,5 +64,7 @@ def compare_sizes(
     if request.epsilon is None and items >= MOST_COMPONENTS:
         trained(f"{MOST_COMPONENTS} vectors of all items", "privirec-k", {"components": MOST_COMPONENTS, **_CONSENT})
     if request.epsilon is None and items <= MOST_GRAM_ITEMS:
+        if asked.mechanism == "plain":  # whose counts take twice as many bytes
+            asked = replace(asked, mechanism="masked")
         trained("the whole matrix", "privirec", dict(_CONSENT))
     return sorted(found, key=lambda one: (one.consent, one.sent_bytes))

@@ -79,6 +79,9 @@ def whole_sum(
         return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
     if kind == "validation":
         return np.asarray(_measured(recipe, state, cohort).sum(axis=0))
+    if kind == "gram" and recipe.parameters.counted:
+        start, stop = recipe.span_of_pairs(spec.sum_index, recipe.kept(state_as(state, PriviRecState)).size)
+        return _counted(recipe, state, rows)[start:stop]
     if kind in ("gram", "next"):
         return _opened(plan, _sent(recipe, state, spec, cohort), cohort.users.size)
     own = state_as(state, PriviRecState)
@@ -114,6 +117,13 @@ def _sent(
     else:
         for values in _measured(recipe, own, cohort):
             yield slice(None), values
+
+
+def _counted(recipe: PriviRecK, state: ModelState, rows: csr_array[Any, Any]) -> NDArray[np.float64]:
+    """Return how many users have both of two items, of the triangle of those that have rows in the sums."""
+    own = rows[:, recipe.kept(state_as(state, PriviRecState))]
+    together = np.asarray((own.T @ own).todense(), np.float64)
+    return together[np.triu_indices(len(together))]
 
 
 def _opened(plan: SumPlan, sent: Iterable[tuple[_Places, NDArray[np.float64]]], clients: int) -> NDArray[np.float64]:

@@ -32,9 +32,9 @@ from client_sdk.training.validation import measured
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, Recipe, RoundSpec
 from protocols.recipes.next_item import trail
-from protocols.recipes.privirec import PriviRecK
+from protocols.recipes.privirec import PriviRec, PriviRecK
 from protocols.recipes.privirec_parameters import PriviRecKParameters
-from protocols.recipes.privirec_state import PriviRecState
+from protocols.recipes.privirec_state import PriviRecState, rows_of_all
 from protocols.recipes.state import state_as
 from protocols.recipes.validation import held_out
 
@@ -168,6 +168,11 @@ def components_of(recipe: PriviRecK, state: ModelState) -> Components:
     used = slice(None) if p.krylov else slice(p.components)
     degrees = np.zeros(p.items)
     degrees[kept] = own.item_degrees[kept] if p.degrees else 1.0  # b = 0: degrees scale nothing
+    if isinstance(recipe, PriviRec) and p.counted:
+        found = recipe.spectrum(own)
+        vectors = rows_of_all(found.vectors.astype(np.float32), kept, p.items)
+        values = np.sqrt(found.eigenvalues).astype(np.float32)
+        return Components(degrees, vectors[:, used], values[used], None, p.user_exponent, p.item_exponent)
     return Components(
         degrees,
         own.basis[:, used],
@@ -226,7 +231,6 @@ def client_side(
 ) -> ClientSide:
     refuse_settings(recipe, training, why="recipe {} trains nothing")
     p = recipe.parameters
-    chosen = (
-        None if (p.validation or p.next_vectors) and graph_filter is None else matching_filter(recipe, graph_filter)
-    )
+    by_setting = p.validation or p.next_vectors or p.counted
+    chosen = None if by_setting and graph_filter is None else matching_filter(recipe, graph_filter)
     return PriviRecSide(recipe, chosen)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from protocols.privacy.equations import most_equations
 from protocols.recipes.defaults import MESSAGE_BUDGET, TaskDefaults, TaskFacts
 from protocols.recipes.next_item import next_equations, next_length
+from protocols.recipes.spectrum import triangle_length
 
 MOST_COMPONENTS: Final = 256
 
@@ -40,6 +41,12 @@ known by their lists about as well as the iterations do, on short lists better: 
 each client (`bench/next_item.py`)."""
 
 
+_COUNTED: Final = {"user_exponent": 0.0, "item_exponent": 0.3125, "iterations": 0}
+"""Of `privirec`: counts of pairs, which fit in 16 bits and are exact, and whose scale is chosen afterwards."""
+_WHOLE_COMPONENTS: Final = 1024
+"""Vectors of the whole matrix at most, which no message holds. Members choose how many of them are used."""
+
+
 def components_within(items: int, budget: int = MESSAGE_BUDGET) -> int:
     """Return how many vectors of so many items fit in `budget` bytes, at 4 bytes a value: 1 to 256, at most `items`.
 
@@ -58,13 +65,45 @@ def _adjust(chosen: Mapping[str, Any], given: Mapping[str, Any], facts: TaskFact
         if chosen.get("krylov") and facts.mean_items is not None and facts.mean_items < _LONG_LISTS:
             chosen |= _OF_SHORT_LISTS
         if {**chosen, **given}.get("krylov"):
-            by_list = facts.mean_items
-            share = _VALIDATION if by_list is None else round(min(1.0, by_list / _OF_INTERACTIONS), 2)
-            if facts.clients is None or share * facts.clients >= _FEWEST_VALIDATING:
-                chosen["validation"] = share
+            chosen |= _share_for(facts)
     if given.get("item_exponent"):
         chosen.pop("degrees", None)  # such rows are scaled by degrees
     return chosen
+
+
+def _adjust_whole(chosen: Mapping[str, Any], given: Mapping[str, Any], facts: TaskFacts) -> dict[str, Any]:
+    """Return the same for `privirec`: blocks of counts that fit in messages; or weighted rows, if these are named."""
+    both = {**chosen, **given}
+    if facts.noisy or both["iterations"] or both["user_exponent"] or not both.get("degrees", True):
+        weighted = {**_ROWS, "rayleigh_ritz": True, "iterations": 5}
+        return _adjust(chosen if facts.noisy else weighted, given, facts)
+    chosen = dict(chosen)
+    if facts.mean_items is not None and facts.mean_items < _LONG_LISTS:
+        chosen |= _OF_SHORT_LISTS
+    if facts.items is not None:
+        chosen["components"] = min(_WHOLE_COMPONENTS, facts.items)
+        chosen["blocks"] = blocks_within(facts.items, facts.clients, facts.budget)
+        chosen |= _share_for(facts)
+    return chosen
+
+
+def blocks_within(items: int, clients: int | None, budget: int = MESSAGE_BUDGET) -> int:
+    """Return how many masked sums the counts of pairs of so many items need, for messages of `budget` bytes; 100 at
+    most."""
+    return max(1, min(100, -(-triangle_length(items) * ring_bits(clients) // (8 * budget))))
+
+
+def ring_bits(clients: int | None) -> int:
+    """Return the bits of a count of so many clients in a masked sum; 32 where nobody knows how many."""
+    return 32 if clients is None else max(16, clients.bit_length() + 1)
+
+
+def _share_for(facts: TaskFacts) -> dict[str, float]:
+    """Return the share of the members that keep an item out, if enough do."""
+    by_list = facts.mean_items
+    share = _VALIDATION if by_list is None else round(min(1.0, by_list / _OF_INTERACTIONS), 2)
+    enough = facts.clients is None or share * facts.clients >= _FEWEST_VALIDATING
+    return {"validation": share} if enough else {}
 
 
 def _adjust_k(chosen: Mapping[str, Any], given: Mapping[str, Any], facts: TaskFacts) -> dict[str, Any]:
@@ -99,9 +138,9 @@ def _planned(items: int) -> Mapping[str, Any]:
 
 
 PRIVIREC_DEFAULTS: Final = TaskDefaults(
-    recommended={**_ROWS, "rayleigh_ritz": True},
-    noisy={**_NOISY, "iterations": 0},
-    adjust=_adjust,
+    recommended=_COUNTED,
+    noisy={**_NOISY, "iterations": 0, "rayleigh_ritz": True},
+    adjust=_adjust_whole,
     planned=_planned,
 )
 PRIVIREC_K_DEFAULTS: Final = TaskDefaults(

@@ -97,6 +97,16 @@ class PriviRecKParameters(ItemParameters):
         return self.shrinks and not self.reveal_gram
 
     @property
+    def gram_sums(self) -> int:
+        """Number of Gram sums."""
+        return 0
+
+    @property
+    def counted(self) -> bool:
+        """Whether these are of how many clients have both of two items: whole numbers, by which nothing is scaled."""
+        return False
+
+    @property
     def start_digest(self) -> str | None:
         return None if self.start_from is None else self.start_from.digest
 
@@ -149,8 +159,27 @@ class PriviRecParameters(PriviRecKParameters):
     """PriviRec with the Gram matrix, which needs explicit consent."""
 
     iterations: int = Field(
-        default=5, ge=0, le=100, description="Power iterations before the Gram sum, one sum each; 0 with noise only."
+        default=5,
+        ge=0,
+        le=100,
+        description="Power iterations before the Gram sum, one sum each; 0: the vectors come from the matrix, which is "
+        "then of counts of clients with both of two items (user_exponent 0), or with noise.",
     )
+    blocks: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description="Sums that the Gram matrix is sent in, so that no message is long; more than one only for counts: "
+        "iterations 0 and user_exponent 0.",
+    )
+
+    @property
+    def gram_sums(self) -> int:
+        return self.blocks
+
+    @property
+    def counted(self) -> bool:
+        return not self.iterations and self.shrinks
 
     @model_validator(mode="after")
     def _agreed(self, info: ValidationInfo) -> Self:
@@ -159,10 +188,16 @@ class PriviRecParameters(PriviRecKParameters):
                 f"{GRAM_REVEALS}; consent with reveal_gram=true, add a privacy block, or use privirec-k, whose sums do "
                 "not determine it as long as they have few vectors"
             )
-        if self.krylov or self.validation or self.next_vectors:
-            raise ValueError("krylov, validation and next_vectors need privirec-k: privirec has the whole matrix")
-        if not self.iterations and not self.is_noisy(info):
-            raise ValueError("iterations 0 needs a privacy block, with which the vectors come from the Gram matrix")
+        if self.krylov:
+            raise ValueError("krylov needs privirec-k: privirec has the whole matrix")
+        if self.next_vectors:
+            raise ValueError("next_vectors needs privirec-k, whose vectors all members have alike")
+        if not (self.iterations or self._noisy or (self.degrees and not self.user_exponent)):
+            raise ValueError(
+                "iterations 0 needs Gram sums of counts, which user_exponent 0 and degrees are, or a privacy block"
+            )
+        if (self.validation or self.blocks > 1) and not self.counted:
+            raise ValueError("validation and blocks need Gram sums of counts: user_exponent 0 and iterations 0")
         if self.items > MOST_GRAM_ITEMS:
             mega = self.items * (self.items + 1) // 2 * 4 / 1e6
             raise ValueError(

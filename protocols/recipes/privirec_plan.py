@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import CLIP_SLACK, REPEATED_ROWS, Block, Segment, VectorLayout
+from protocols.layout import CLIP_SLACK, REPEATED_ROWS, Block, Floats, Segment, VectorLayout
 from protocols.privacy.equations import equations_within, most_equations
 from protocols.recipes.base import ModelState, Recipe
 from protocols.recipes.bounds import Reach, Sensitivity, require_within
@@ -69,7 +69,10 @@ class PriviRecPlan(Recipe):
 
     @property
     def first_scores(self) -> int:
-        """The index of the sum after which the model can score items: with `krylov` its directions are whole then."""
+        """The index of the sum after which the model can score items: with `krylov` its directions are whole then, and
+        of counted pairs all are needed."""
+        if self.parameters.counted:
+            return self.last_gram
         return self.last_iteration if self.parameters.krylov else self.first_vectors
 
     @property
@@ -78,14 +81,19 @@ class PriviRecPlan(Recipe):
         return self.before_validation + (self.parameters.validation > 0)
 
     @property
+    def last_gram(self) -> int:
+        """The index of the last Gram sum; that of the last iteration without any."""
+        return self.last_iteration + self.parameters.gram_sums
+
+    @property
     def before_validation(self) -> int:
         """The index of the last sum before that of validation: of next items, if the task has one."""
-        return self.last_iteration + (self.parameters.next_vectors > 0)
+        return self.last_gram + (self.parameters.next_vectors > 0)
 
     @property
     def settings(self) -> tuple[Setting, ...]:
         """What a sum of validation measures."""
-        return settings_of(self.parameters.next_vectors > 0)
+        return settings_of(self.parameters.next_vectors > 0, self.parameters.counted)
 
     @property
     def ends_after(self) -> int | None:
@@ -99,9 +107,9 @@ class PriviRecPlan(Recipe):
             return "degrees" if sum_index == 1 else "lists"
         if sum_index <= self.last_iteration:
             return "iteration"
-        if sum_index <= self.before_validation:
-            return "next"
-        return "validation" if self.parameters.validation else "gram"
+        if sum_index <= self.last_gram:
+            return "gram"
+        return "next" if sum_index <= self.before_validation else "validation"
 
     def layout(self, sum_index: int = 1, size: tuple[int, ...] = ()) -> VectorLayout:
         """Return one block of one segment, with the bounds proven in the module's docstring.
@@ -120,6 +128,10 @@ class PriviRecPlan(Recipe):
             segment = Segment(kind, p.items, 1.0, integral=True)
         elif kind == "lists":
             segment = Segment(kind, self._within(size)[0], self._longest_list, integral=True)
+        elif p.counted:
+            start, stop = self.span_of_pairs(sum_index, self._within(size)[0])
+            pairs = Block(kind, (Segment("pairs", stop - start, 1.0, integral=True),))
+            return VectorLayout((pairs,), sum_class=REPEATED_ROWS, narrow=True)
         else:
             rows, columns, values = self._within(size)
             length = triangle_length(rows) if kind == "gram" else values
@@ -147,6 +159,13 @@ class PriviRecPlan(Recipe):
             if 0 < rows <= p.items and 0 < columns <= min(p.columns, rows) and columns <= values <= rows * columns:
                 return rows, columns, values
         raise ParameterError(f"a sum of size {size} cannot be one of {p.items} items and {p.columns} vectors")
+
+    def span_of_pairs(self, sum_index: int, rows: int) -> tuple[int, int]:
+        """Return which values of the triangle of so many items a Gram sum of counts has: the first, and that after the
+        last."""
+        length, sums = triangle_length(rows), self.parameters.gram_sums
+        number = sum_index - self.last_iteration
+        return (number - 1) * length // sums, number * length // sums
 
     @property
     def _longest_list(self) -> float:
@@ -184,6 +203,8 @@ class PriviRecPlan(Recipe):
     def _most_columns(self, rows: int, clients: int) -> int:
         """Return K for sums over so many rows and clients, as far as it does not depend on lists."""
         p = self.parameters
+        if p.counted and triangle_length(rows) < p.gram_sums:
+            return 0
         most = rows // p.iterations if p.krylov else rows
         if not p.reveal_gram:
             other = next_equations(p.next_vectors, rows)
@@ -217,7 +238,14 @@ class PriviRecPlan(Recipe):
         if not sum_index:
             return (SUM_INDEX,) if p.start_from is None else (SUM_INDEX, StateField("basis", "<f4", (rows, columns)))
         first = (SUM_INDEX, *(count_fields(p.items, "item_degrees") if p.degrees else ()))
-        if sum_index + 1 < self.first_vectors:
+        chosen: StateFields = ()
+        if sum_index > self.before_validation:
+            chosen = (StateField("setting", "<u4"), StateField("measured", "<f8", (1 + len(self.settings),)))
+        if p.counted and sum_index > self.last_iteration:
+            sums = min(sum_index, self.last_gram) - self.last_iteration
+            pairs = self.span_of_pairs(self.last_iteration + sums, rows)[1]
+            return (*first, StateField("pair_clients", "<u4", (sums,)), StateField("pairs", "<u4", (pairs,)), *chosen)
+        if p.counted or sum_index + 1 < self.first_vectors:
             return first
         more: tuple[StateField, ...] = ()
         vectors, made = columns, sum_index + 1 - self.first_vectors
@@ -229,8 +257,6 @@ class PriviRecPlan(Recipe):
             more = tuple(StateField(name, "<f4", (rows, made * columns)) for name in ("asked", "products"))
         if sum_index > self.last_iteration and p.next_vectors:
             more = (StateField("transitions", "<f4", (p.next_vectors, p.next_vectors)),)
-        if sum_index > self.before_validation and p.validation:
-            more += (StateField("setting", "<u4"), StateField("measured", "<f8", (1 + len(self.settings),)))
         return (
             *first,
             *((StateField("list_entries", "<u4", (rows,)),) if p.bounded else ()),
@@ -239,6 +265,7 @@ class PriviRecPlan(Recipe):
             StateField("captured", "<f8"),
             StateField("change", "<f8"),
             *more,
+            *chosen,
         )
 
     def encode_state(self, state: ModelState) -> bytes:
@@ -273,7 +300,7 @@ class PriviRecPlan(Recipe):
     def sum_kinds(self) -> tuple[int, ...]:
         """Return the first sum, that of lists, the first iteration, that of next items and the last sum, as far as the
         task has them."""
-        found = (2, self.first_vectors, self.last_iteration + 1)
+        found = (2, self.first_vectors, self.last_iteration + 1, self.last_gram + 1)
         return tuple(sorted({1, *(min(one, self.steps) for one in found), self.steps}))
 
     def state_bytes(self, sum_index: int, size: tuple[int, ...] = ()) -> int:
@@ -335,6 +362,11 @@ class PriviRecPlan(Recipe):
             values["list_entries"] = values["list_entries"].astype(np.float64)
             if (values["list_entries"] > values["clients"] * self._longest_list).any():
                 raise CodecError("a model state holds lists that are longer than its clients can have")
+        if "pairs" in values:
+            values |= {"pairs": np.array(values["pairs"]), "pair_clients": np.array(values["pair_clients"])}
+            if values["pair_clients"].max() > values["clients"]:
+                raise CodecError("a model state has Gram sums of more clients than its degrees")
+            self._check_pairs(values["item_degrees"], values["pairs"], 0)
         if values.get("setting", 0) >= len(self.settings) or (values.get("measured", np.zeros(1)) < 0).any():
             raise CodecError("a model state holds a setting that there is not, or measured values below 0")
         if "singular_values" in values and (values["singular_values"] < 0).any():
@@ -354,6 +386,8 @@ class PriviRecPlan(Recipe):
                 f"a model state has the degrees of {own.clients:,} clients, and a sum has {reach.fewest:,} to "
                 f"{reach.most:,}"
             )
+        if own.pair_clients.size and not reach.fewest <= int(own.pair_clients.min()):
+            raise CodecError("a model state has Gram sums of fewer clients than a sum has")
         if own.singular_values.size:  # roots of eigenvalues of P, which are at most the norm of a sum
             last = self.steps if self.sum_of(self.steps) == "gram" else self.last_iteration
             farthest = max(self._largest_singular_value(index, reach) for index in {self.first_vectors, last})
@@ -365,6 +399,22 @@ class PriviRecPlan(Recipe):
             if reach.largest is not None:
                 farthest = self._largest_singular_value(self.steps, reach) ** 2
             require_within(own.gram, farthest, "entries of the Gram matrix")
+
+    def _check_pairs(self, degrees: Floats, pairs: NDArray[Any], start: int) -> None:
+        """Raise `CodecError` for more clients with both of two items than with one of them.
+
+        degrees: of all items. pairs: values of the triangle of the items that have rows, from place `start` on.
+        """
+        own = degrees[degrees >= self.parameters.min_owners]
+        first, stop = 0, start + pairs.size
+        for row, degree in enumerate(own):
+            last = first + own.size - row
+            begin, end = max(first, start), min(last, stop)
+            if begin < end:
+                most = np.minimum(degree, own[row + begin - first : row + end - first])
+                if (pairs[begin - start : end - start] > most).any():
+                    raise CodecError("more clients have both of two items than have one of them")
+            first = last
 
     def _largest_value(self, sum_index: int, reach: Reach) -> float:
         """Return the largest size of a value of a sum."""
@@ -380,6 +430,12 @@ class PriviRecPlan(Recipe):
     def warnings(self) -> tuple[str, ...]:
         p = self.parameters
         first = ["the item degrees"] * p.degrees + ["how many items each item's owners have in all"] * p.bounded
+        if p.counted:
+            measured = f"; and how well {len(self.settings)} settings rank an item of {p.validation:.0%} of the members"
+            return (
+                "The server and all members see the item degrees, and of each two items how many clients have both"
+                f"{measured if p.validation else ''}. {GRAM_CONSENT}",
+            )
         sums = f"{', '.join(first)}{' and ' if first else ''}{p.iterations} x {p.items * p.columns:,}"
         shown = f"The server and all members see {sums} sums of the power iteration"
         if p.next_vectors:

@@ -41,6 +41,10 @@ class PriviRecState(ModelState):
     """Relative change of the singular values in it."""
     gram: NDArray[np.float32] = _empty_array(0)
     """float32 (m (m+1) / 2,), P's upper triangle."""
+    pairs: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    """How many clients have both of two items, uint32: of the triangle of the items that have rows, what is summed."""
+    pair_clients: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    """How many clients were in each of these sums, uint32 (sums,)."""
     asked: NDArray[np.float32] = _empty_array(0, 0)
     products: NDArray[np.float32] = _empty_array(0, 0)
     """With `krylov` and before the last iteration, the Q and the Y of all iterations so far, float32 (m, t K)."""

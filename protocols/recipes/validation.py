@@ -65,9 +65,21 @@ _WITH_NEXT: Final = (
 )
 
 
-def settings_of(next_items: bool) -> tuple[Setting, ...]:
-    """Return what members of a task measure. next_items: whether it has a sum of next items."""
-    return _WITH_NEXT if next_items else SETTINGS
+_WHOLE: Final = tuple(
+    sorted(
+        (Setting(*one) for one in product((True, False), (0.0625, 0.25, 1.0, 4.0), (1, 4, 16, 64), (0.0, -0.1))),
+        key=lambda one: one != Setting(part=4),
+    )
+)
+"""Of the spectrum of a whole matrix, which has more vectors than any data needs."""
+
+
+def settings_of(next_items: bool, whole: bool = False) -> tuple[Setting, ...]:
+    """Return what members of a task measure.
+
+    next_items: whether it has a sum of next items. whole: whether its vectors are those of the whole matrix.
+    """
+    return _WHOLE if whole else _WITH_NEXT if next_items else SETTINGS
 
 
 _CLEAR: Final = 0.75

@@ -16,7 +16,7 @@ const DEFAULTS = {
   colr: { row_clip: 1, server_rate: 1 },
   fedmf: { row_clip: 2, server_rate: 1 },
   pfedclr: { row_clip: 2, start_scale: 1, server_rate: 1 },
-  privirec: { oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5, krylov: false, min_owners: 5 },
+  privirec: { blocks: 1, oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5, krylov: false, min_owners: 5 },
   scolr: { row_clip: 1, server_rate: 1 },
   "privirec-k": { oversampling: 0, rayleigh_ritz: false, tolerance: null, user_exponent: 0.5, krylov: false, min_owners: 5 },
   svd: { row_clip: 2, server_rate: 1 },
@@ -192,7 +192,7 @@ export const RUNNERS = {
       const { name, p, seed } = taskOf(shown);
       await play(shown, {
         initial: privirec.empty,
-        decode: (body, round) => privirec.decode(name, p, round, body),
+        decode: (body, round) => privirec.decode(p, round, body),
         encode: privirec.encode,
         send(state, { round, kind }, client) {
           same(privirec.kindOf(p, round), kind);
@@ -204,6 +204,9 @@ export const RUNNERS = {
           return after;
         },
       }, name);
+      for (const { state, round, total, error } of shown.refused_sums ?? []) {
+        await refused(error, () => privirec.requirePossible(p, privirec.decode(p, round - 1, fromHex(state)), round, total));
+      }
     }
   },
 

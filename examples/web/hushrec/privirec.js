@@ -13,12 +13,22 @@ const columnsOf = (p) => p.components + (p.oversampling ?? 0);
 /** Sums before the first iteration: of degrees, and of lists, which limit how many columns a row has. */
 const before = (p) => (p.reveal_gram ? 1 : 2);
 const hasNext = (p) => p.next_vectors > 0;
-const stepsOf = (name, p) => before(p) + p.iterations + Number(hasNext(p)) + Number(name === "privirec" || p.validation > 0);
+/** Gram sums: only `privirec` has blocks. Without iterations they are of counts. */
+const gramSums = (p) => p.blocks ?? 0;
+const isCounted = (p) => gramSums(p) > 0 && p.iterations === 0;
+const lastGram = (p) => before(p) + p.iterations + gramSums(p);
+const stepsOf = (p) => lastGram(p) + Number(hasNext(p)) + Number(p.validation > 0);
 export function kindOf(p, index) {
   if (index <= before(p)) return index === 1 ? "degrees" : "lists";
   if (index <= before(p) + p.iterations) return "iteration";
-  if (hasNext(p) && index === before(p) + p.iterations + 1) return "next";
-  return p.validation > 0 ? "validation" : "gram";
+  if (index <= lastGram(p)) return "gram";
+  return hasNext(p) && index === lastGram(p) + 1 ? "next" : "validation";
+}
+const triangleOf = (rows) => (rows * (rows + 1)) / 2;
+/** The first value of the triangle that a Gram sum of counts has, and that after its last. */
+function spanOf(p, index, rows) {
+  const number = index - before(p);
+  return [number - 1, number].map((sums) => Math.floor((sums * triangleOf(rows)) / gramSums(p)));
 }
 
 /** Q and the diagonal of R, which has no negative entry. */
@@ -61,7 +71,8 @@ export function widthsOf(p, state) {
   const whole = p.krylov ? Math.floor(own.length / p.iterations) : own.length;
   const other = Math.ceil(nextLength(p.next_vectors ?? 0) / Math.max(1, own.length));
   const safe = Math.floor(Math.max(0, Math.floor(Math.min(own.length, state.clients) / EQUATIONS) - other) / p.iterations);
-  const most = Math.min(columnsOf(p), p.reveal_gram ? whole : Math.min(whole, safe));
+  const isShort = isCounted(p) && triangleOf(own.length) < gramSums(p);
+  const most = isShort ? 0 : Math.min(columnsOf(p), p.reveal_gram ? whole : Math.min(whole, safe));
   if (p.reveal_gram || !most || !state.entries) return { widths: own.map(() => most), columns: most };
   const within = (count) => Math.floor((count * own.length) / (ENTRIES * Math.max(1, count + own.length)));
   const able = state.entries.map((count) => Math.floor(within(count) / p.iterations));
@@ -94,17 +105,20 @@ function put(matrix, rows, first, block) {
 }
 
 /** What members measure, in this order: whether the diagonal is zero, the weight, the part of the vectors, the shift, and the share of next items. */
-const SETTINGS = [true, false]
-  .flatMap((zero) => [1 / 16, 1 / 4, 1, 4].flatMap((weight) => [1, 4].flatMap((part_) => [0, -0.1].map((shift) => ({ zero, weight, part: part_, shift, share: 0 })))))
-  .sort((one, other) => isFirst(other) - isFirst(one));
+const settingsWith = (parts, first) => [true, false]
+  .flatMap((zero) => [1 / 16, 1 / 4, 1, 4].flatMap((weight) => parts.flatMap((part_) => [0, -0.1].map((shift) => ({ zero, weight, part: part_, shift, share: 0 })))))
+  .sort((one, other) => isFirst(other, first) - isFirst(one, first));
+const SETTINGS = settingsWith([1, 4], 1);
+/** Of the vectors of a whole matrix. */
+const OF_WHOLE = settingsWith([1, 4, 16, 64], 4);
 const WITH_NEXT = [
   ...SETTINGS,
   ...[0.2, 0.5, 0.75].flatMap((share) => [1 / 4, 1, 4].flatMap((weight) => [0, -0.1].map((shift) => ({ zero: true, weight, part: 1, shift, share })))),
   ...[0, -0.1].map((shift) => ({ zero: true, weight: 1, part: 1, shift, share: 1 })),
 ];
-const settingsOf = (p) => (hasNext(p) ? WITH_NEXT : SETTINGS);
-function isFirst({ zero, weight, part: part_, shift }) {
-  return Number(zero && weight === 1 && part_ === 1 && shift === 0);
+const settingsOf = (p) => (isCounted(p) ? OF_WHOLE : hasNext(p) ? WITH_NEXT : SETTINGS);
+function isFirst({ zero, weight, part: part_, shift }, first) {
+  return Number(zero && weight === 1 && part_ === first && shift === 0);
 }
 
 /** The item that a client keeps out of all sums; none for most. drawn: two numbers that it drew once. order: its items by time, or null. */
@@ -218,8 +232,9 @@ function scoresOf(p, state, setting, items) {
 }
 
 /** A 1, and NDCG@20 of the held-out item under each setting; zeros without one. */
-function validation(p, state, items, held, order) {
+function validation(p, counted, items, held, order) {
   if (held === null) return new Array(1 + settingsOf(p).length).fill(0);
+  const state = isCounted(p) ? { ...counted, ...spectrumOf(p, counted) } : counted;
   const own = items.filter((i) => i !== held);
   const measured = settingsOf(p).map((setting) => {
     const scores = withNext(p, state, setting, scoresOf(p, state, setting, own), order);
@@ -251,6 +266,10 @@ export function contribution(p, state, index, all, drawn, times) {
   const rows = kept(p, state);
   const own = rows.filter((i) => items.includes(i)).length;
   if (kindOf(p, index) === "lists") return rows.map((i) => (items.includes(i) ? Math.min(own, LONGEST_LIST, p.items) : 0));
+  if (isCounted(p)) {
+    const has = rows.map((i) => Number(items.includes(i)));
+    return has.flatMap((x, i) => has.slice(i).map((y) => x * y)).slice(...spanOf(p, index, rows.length));
+  }
   const r = rows.map((i) => (items.includes(i) ? own ** -p.user_exponent * state.degrees[i] ** -itemExponent(p) : 0));
   if (kindOf(p, index) === "gram") return r.flatMap((x, i) => r.slice(i).map((y) => x * y));
   const mixed = product([r], state.basis)[0];
@@ -267,6 +286,11 @@ export async function absorb(p, state, index, total, contributions, seed) {
     const counts = total.map((x) => Math.max(0, Math.min(most, rint(x))));
     const after = index === 1 ? { sums: 1, degrees: counts, clients: contributions } : { ...state, sums: index, entries: counts };
     return index < before(p) ? after : begun(p, after, seed);
+  }
+  if (kindOf(p, index) === "gram" && isCounted(p)) {
+    requirePossible(p, state, index, total);
+    const pairs = [...(state.pairs ?? []), ...total.map(rint)];
+    return { ...state, sums: index, pairs, pairClients: [...(state.pairClients ?? []), contributions] };
   }
   if (kindOf(p, index) === "gram") return { ...state, sums: index, more: total.map(round32) };
   if (kindOf(p, index) === "next") return { ...state, sums: index, transitions: transitionModel(p, state, total) };
@@ -289,12 +313,51 @@ export async function absorb(p, state, index, total, contributions, seed) {
 
 /** The state before the first iteration. */
 async function begun(p, state, seed) {
+  if (isCounted(p)) return state;
   const { widths, columns } = widthsOf(p, state);
   const lengths = p.krylov ? kept(p, state).map((i) => state.degrees[i] ** (0.5 - itemExponent(p))) : null;
   const drawn = await gaussian(seed, widths.length, columns, lengths);
   const basis = zeros(widths.length, columns);
   for (const { rows, first, last } of tiersOf(widths)) put(basis, rows, first, signedQr(part(drawn, rows, range(first, last))).basis);
   return { ...state, basis: rounded(basis), values: new Array(columns).fill(0), captured: 0, change: 1, more: [] };
+}
+
+/** Throws `CodecError` unless `total` can be sum `index` by what the degrees say. */
+export function requirePossible(p, state, index, total) {
+  if (isCounted(p) && kindOf(p, index) === "gram") checkPairs(p, state, total, spanOf(p, index, kept(p, state).length)[0]);
+}
+
+/** Throws `CodecError` for more clients with both of two items than with one of them. pairs: of the triangle, from `start` on. */
+function checkPairs(p, state, pairs, start = 0) {
+  const own = kept(p, state).map((i) => state.degrees[i]);
+  let at = -start;
+  for (let i = 0; i < own.length; i++) {
+    for (let j = i; j < own.length; j++, at++) {
+      if (pairs[at] > Math.min(own[i], own[j])) throw new CodecError("more clients have both of two items than have one of them");
+    }
+  }
+}
+
+/** The leading vectors and singular values of P of counted pairs. */
+function spectrumOf(p, state) {
+  const rows = kept(p, state);
+  const scales = rows.map((i) => state.degrees[i] ** -itemExponent(p));
+  const whole = zeros(rows.length, rows.length);
+  let at = 0;
+  const clientsOf = (place) => state.pairClients[state.pairClients.findIndex((_, sum) => place < spanOf(p, before(p) + 1 + sum, rows.length)[1])];
+  for (let i = 0; i < rows.length; i++) {
+    for (let j = i; j < rows.length; j++, at++) {
+      const count = i === j ? state.degrees[rows[i]] : (state.pairs[at] / clientsOf(at)) * state.clients;
+      whole[i][j] = whole[j][i] = count * scales[i] * scales[j];
+    }
+  }
+  const { values, vectors } = eigen(whole);
+  const largest = Math.max(...values, 0);
+  const order = values.map((_, i) => i).sort((x, y) => values[y] - values[x]).slice(0, columnsOf(p));
+  return {
+    basis: vectors.map((row) => order.map((k) => round32(row[k]))),
+    values: order.map((k) => round32(Math.sqrt(values[k] > 1e-6 * largest ? values[k] : 0))),
+  };
 }
 
 const rounded = (rows) => rows.map((row) => row.map(round32));
@@ -457,20 +520,21 @@ function ritz(basis, sums) {
 export function encode(state) {
   if (!state.sums) return littleEndian(0, 4);
   const first = concat(littleEndian(state.sums, 4), uint32s([...state.degrees, state.clients, ...(state.entries ?? [])]));
+  const chosen = state.measured ? [littleEndian(state.setting, 4), new Uint8Array(new Float64Array(state.measured).buffer)] : [];
+  if (state.pairs) return concat(first, uint32s([...state.pairClients, ...state.pairs]), ...chosen);
   if (!state.basis) return first;
   const figures = new Uint8Array(new Float64Array([state.captured, state.change]).buffer);
   const floats = toFloats([...state.basis.flat(), ...state.values]);
   const half = Array.isArray(state.more[0]) ? state.more[0].length / 2 : 0;
   const parts = half ? [(row) => row.slice(0, half), (row) => row.slice(half)].flatMap((part) => state.more.flatMap(part)) : state.more;
-  const choice = state.measured ? [littleEndian(state.setting, 4), new Uint8Array(new Float64Array(state.measured).buffer)] : [];
-  return concat(first, floats, figures, toFloats([...parts, ...(state.transitions ?? []).flat()]), ...choice);
+  return concat(first, floats, figures, toFloats([...parts, ...(state.transitions ?? []).flat()]), ...chosen);
 }
 
-export function decode(name, p, round, body) {
+export function decode(p, round, body) {
   if (body.length < 4) throw new CodecError("a model state has at least 4 bytes");
   const reader = new Reader(body);
   const [sums, items] = [reader.number(4), p.items];
-  if (sums > stepsOf(name, p) || sums > round) throw new CodecError("a model state claims more sums than there are");
+  if (sums > stepsOf(p) || sums > round) throw new CodecError("a model state claims more sums than there are");
   if (!sums) return exact(body, 4, "a model state") && empty();
   if (body.length < 4 * (items + 2)) throw new CodecError("a model state has its item degrees first");
   const { counts: degrees, clients } = readCounts(reader, items);
@@ -485,6 +549,7 @@ export function decode(name, p, round, body) {
     }
   } else if (before(p) === 2) first.entries = [];
   const [rows, columns] = sizeAfter(p, first);
+  if (isCounted(p)) return decodePairs(p, first, rows, body, reader);
   const made = sums - before(p);
   const isValidated = p.validation > 0 && made > p.iterations + Number(hasNext(p));
   const following = hasNext(p) && made > p.iterations ? p.next_vectors : 0;
@@ -503,7 +568,25 @@ export function decode(name, p, round, body) {
   }
   const state = { ...first, basis, values, captured, change, more };
   if (following) state.transitions = rowsOf(finiteFloats(reader.fixed(4 * following ** 2)), following);
-  if (!isValidated) return state;
+  return isValidated ? withChoice(p, state, reader) : state;
+}
+
+/** The rest of a state of counted pairs. */
+function decodePairs(p, first, rows, body, reader) {
+  const sums = Math.min(first.sums, lastGram(p)) - before(p);
+  const length = sums ? spanOf(p, before(p) + sums, rows)[1] : 0;
+  const isValidated = first.sums > lastGram(p);
+  exact(body, 4 * (p.items + 2) + 4 * (sums + length) + (isValidated ? 12 + 8 * settingsOf(p).length : 0), "a model state");
+  if (!sums) return first;
+  const [pairClients, pairs] = [sums, length].map((count) => Array.from({ length: count }, () => reader.number(4)));
+  if (pairClients.some((count) => count > first.clients)) throw new CodecError("a model state has Gram sums of more clients than its degrees");
+  checkPairs(p, first, pairs);
+  const state = { ...first, pairs, pairClients };
+  return isValidated ? withChoice(p, state, reader) : state;
+}
+
+/** The state with the setting that was chosen, and the sums of what members measured. */
+function withChoice(p, state, reader) {
   const setting = reader.number(4);
   const measured = [...new Float64Array(reader.fixed(8 * (1 + settingsOf(p).length)).buffer)];
   if (setting >= settingsOf(p).length || measured.some((x) => !Number.isFinite(x) || x < 0)) {

@@ -28,6 +28,7 @@ from protocols.sums.group_sums import split_groups
 from protocols.sums.groups import MIN_CLIENTS, require_groups, trust_of_groups
 from protocols.sums.masked import wire
 from protocols.sums.masked.parameters import (
+    FEWEST_BITS,
     MOST_CLIENTS,
     MaskedParameters,
     Mode,
@@ -63,11 +64,14 @@ class MaskedPlan(RingPlan):
 
     @property
     def bits(self) -> int:
-        return self.parameters.bits
+        """Those of the parameters; in a narrow layout as many as its counts need, if these are fewer."""
+        if not self.layout.narrow:
+            return self.parameters.bits
+        return min(self.parameters.bits, max(FEWEST_BITS, self.most_in_sum.bit_length() + 1))
 
     @property
     def spare(self) -> int:
-        return self.parameters.spare
+        return 0 if self.layout.narrow else self.parameters.spare
 
     @property
     def mode(self) -> Mode:
@@ -179,7 +183,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     plan = MaskedPlan(checked, layout, max_contributions)
     if checked.groups > 1:
         require_groups(layout, max_contributions, checked.groups)
-    fitting = range(checked.bits - checked.spare, 65 - checked.spare)
+    fitting = range(plan.bits - plan.spare, 65 - plan.spare)
     require_fit(layout, plan.most_in_sum, fitting, range(MIN_CLIENTS, MOST_CLIENTS + 1))
     return plan
 

@@ -155,6 +155,27 @@ def test_members_keep_an_item_out_of_masked_sums_and_choose_the_filter_in_the_la
     assert states[-1].measured[0] == users and (states[-1].measured[1:] > 0).all()
 
 
+def test_members_count_pairs_in_blocks_of_16_bits_and_choose_the_filter_in_the_last_sum(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    users, counted = 5, {"user_exponent": 0.0, "item_exponent": 0.4, "iterations": 0, "blocks": 2}
+    given = {"items": 12, "components": 9, "reveal_gram": True, "min_owners": 1, "validation": 1.0, **counted}
+    schedule = Schedule(rounds=9, cohort_size=users, min_clients=users, start_clients=users)
+    request = task_request("counted", "privirec", "masked", schedule, given, organiser=TRIAL.pin)
+    task = SmallTask.of(operator, request, users)
+    rows = [[(user + step) % 12 for step in range(6)] for user in range(users)]
+    with enrolled_fleet(server.url, task, rows) as fleet:
+        states: list[PriviRecState] = []
+        fleet.run(lambda played: states.append(state_as(fleet.model(), PriviRecState)))
+        assert all(np.isfinite(scores).all() for scores in fleet.scores())
+    assert operator.task(task.task_id).state == "complete"
+    assert [state.sum_index for state in states] == [1, 2, 3, 4]
+    kept = int(np.count_nonzero(states[0].item_degrees))
+    assert states[-1].pairs.sum() == users * 15, "each has six items, keeps one out, and counts 15 pairs of five"
+    assert states[-1].pairs.size == kept * (kept + 1) // 2
+    assert states[-1].measured[0] == users and states[-1].measured.size == 65
+
+
 def test_members_add_up_what_follows_what_and_keep_their_last_item_out(
     server: AggregatorProcess, operator: Operator
 ) -> None:

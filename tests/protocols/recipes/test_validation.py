@@ -104,7 +104,7 @@ def test_values_and_states_that_no_member_makes_are_refused() -> None:
 def test_what_validation_needs() -> None:
     with pytest.raises(ParameterError, match="leave out tolerance"):
         make(tolerance=0.01)
-    with pytest.raises(ParameterError, match="krylov, validation and next_vectors need privirec-k"):
+    with pytest.raises(ParameterError, match="validation and blocks need Gram sums of counts"):
         recipe("privirec", {"items": ITEMS, "components": 3, "reveal_gram": True, "validation": 0.1})
     with pytest.raises(ParameterError, match="validation"):
         make(validation=1.5)
@@ -121,4 +121,6 @@ def test_new_tasks_keep_one_interaction_in_a_hundred_out_if_enough_members_do() 
     assert share(clients=9000, noisy=True) is None
     assert parameters_for("privirec-k", {"items": 500, "validation": 0.0}, clients=9000)["validation"] == 0
     assert "validation" not in parameters_for("privirec-k", {"items": 500, "tolerance": 0.1}, clients=9000)
-    assert "validation" not in parameters_for("privirec", {"items": 500, "reveal_gram": True}, clients=9000)
+    assert parameters_for("privirec", {"items": 500, "reveal_gram": True}, clients=9000)["validation"] == 0.1
+    weighted = {"items": 500, "reveal_gram": True, "user_exponent": 0.25}
+    assert "validation" not in parameters_for("privirec", weighted, clients=9000)

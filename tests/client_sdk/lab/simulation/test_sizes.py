@@ -21,7 +21,7 @@ def test_sizes_go_from_few_vectors_to_the_whole_matrix() -> None:
     said: list[str] = []
     found = compare_sizes(split(600, 260, 20), SimulationRequest(), said.append)
     words = [one.words for one in found]
-    assert words[0] == "4 vectors" and words[-2:] == ["256 vectors of all items", "the whole matrix"]
+    assert words[0] == "4 vectors" and words[-2:] == ["the whole matrix", "256 vectors of all items"]
     assert [one.consent for one in found] == [False] * (len(found) - 2) + [True] * 2
     sent = [one.sent_bytes for one in found if not one.consent]
     assert sent == sorted(sent) and sent[-1] < found[-2].sent_bytes
