@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -17,8 +18,10 @@ from protocols.sums.masked import client
 from protocols.sums.masked.plan import MASKED
 from protocols.sums.masked.roster import open_handout
 from tests.support.api import Api, TestTask, checked, detail
+from tests.support.dashboard import sign_in
 from tests.support.groups import opened_groups
 from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
+from tests.support.server import OPERATOR_TOKEN
 from tests.support.world import request_json
 
 COHORT = 12
@@ -35,6 +38,14 @@ def groups_of(one: MaskedClient, number: int = 1) -> dict[str, int]:
     handed, own = one.handed(number, "roster"), one.bodies["advertise"]
     roster = open_handout(one.context(number), handed, one.client_id, own)
     return {entry.client_id: int(group) for entry, group in zip(roster.entries, roster.groups, strict=True)}
+
+
+def left_out(api: Api) -> float:
+    """The groups that models were made without."""
+    text = checked(api.http.get("/metrics", headers=api.operator)).text
+    found = re.search(r"^hushrec_groups_left_out_total (\S+)$", text, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
 
 
 def test_a_round_in_groups_releases_the_sum_of_each(api: Api) -> None:
@@ -61,7 +72,7 @@ def test_a_round_in_groups_releases_the_sum_of_each(api: Api) -> None:
 
 def test_attack_a_member_beyond_its_bounds_spoils_its_own_group_only(api: Api) -> None:
     """The round completes without that group, whose members nobody is told of; members compute the same model."""
-    task = grouped_task(api, "spoilt", rounds=2)
+    task, before = grouped_task(api, "spoilt", rounds=2), left_out(api)
     clients = enrol_masked(task, COHORT)
     play(task, clients, until="contribute", value=lambda _: 1.0)
     task.wait_round(1, "collecting")
@@ -78,7 +89,10 @@ def test_attack_a_member_beyond_its_bounds_spoils_its_own_group_only(api: Api) -
     of = groups_of(clients[1])
     spoilt = of[liar.client_id] + 1
     assert view["report"]["groups_used"] == 2.0
-    assert f"group_{spoilt}_distance" not in view["report"]
+    assert f"group_{spoilt}_distance" not in view["report"] and left_out(api) == before + 1
+    sign_in(api.http, str(api.http.base_url).rstrip("/"), OPERATOR_TOKEN)
+    page = api.http.get(f"/dashboard/tasks/{task.id}").text
+    assert "groups used" in page and liar.client_id not in str(view)
     total = MASKED.open(task.plan, liar.found("rounds/1/aggregate").content, COHORT, None)
     assert np.allclose(total, COHORT, atol=2 * task.plan.predicted_error)
     play(task, clients, 2, value=lambda _: 1.0)
