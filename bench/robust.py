@@ -165,8 +165,8 @@ def spectral(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick
     except ParameterError as error:  # the limit on equations leaves no vector: nothing is recommended
         say(str(error))
         return 0.0, np.zeros(1), made.liars.kept
-    chosen = matching_filter(made.recipe)
-    return *measure(case, lambda users: chosen.scores(components, rows[users])), made.liars.kept
+    scores = matching_filter(made.recipe).scores(components, rows)  # of all at once: each call inverts a matrix
+    return *measure(case, lambda users: scores[users]), made.liars.kept
 
 
 def counted(_: str, case: Case, defence: Defence, lie: Lie, seed: int, __: bool) -> Measured:
