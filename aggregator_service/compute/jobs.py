@@ -297,7 +297,6 @@ def _absorbed(
         else:
             total = mechanism.open(plan, aggregate, survivors, None)
         require_possible(plan, total, survivors)
-        recipe.require_possible(state, job.spec, total)
     except CodecError as error:
         job.blobs.delete(released.key)
         raise SumUnopenedError(str(error)) from error

@@ -51,7 +51,8 @@ class Policy:
     min_threshold: int = 2
     """Smallest reconstruction threshold of a masked round."""
     min_ring_bits: int = 16
-    """Smallest ring of the sums of masked and one-shot rounds, in bits."""
+    """Smallest ring of the sums of masked and one-shot rounds, in bits, as the task names it. Counted pairs of
+    `privirec` are exact in a narrower one, which is not compared."""
     min_corrupt: float = 0.05
     """Smallest share of a cohort, 0 to 1, whose collusion with the server a masked task must tolerate, and on whose
     noise a privacy block must not count."""

@@ -230,7 +230,6 @@ def absorb_aggregate(
         if terms.opened_by == "members":
             require_participants(plan, total, terms.schedule.min_clients)
         summed = without_participation(plan, total)
-        terms.recipe.require_possible(state, terms.round_spec(view), summed)
         after = terms.recipe.absorb(state, terms.round_spec(view), summed, view.survivors)
         terms.require_reachable(after)
         return after

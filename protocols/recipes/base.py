@@ -323,12 +323,6 @@ class Recipe(ABC):
         contributions: how many clients are in the sum. Raises `ParameterError` if the round does not follow `state`.
         """
 
-    def require_possible(self, state: ModelState, spec: RoundSpec, total: Floats) -> None:  # noqa: B027
-        """Raise `CodecError` unless `total` can be the sum of `spec`, by what earlier sums say; by default any can.
-
-        What the layout says of it has been checked (`protocols.sums.possible`).
-        """
-
     def left_out(self, state: ModelState, spec: RoundSpec) -> ModelState:
         """Return the state of a member that cannot use the sum of a round: as it was, under the round's number."""
         return replace(state, round_number=spec.number)

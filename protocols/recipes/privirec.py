@@ -40,8 +40,10 @@ nineteen of twenty have all.
 **Counted pairs.** With a = 0 nothing of a user's row needs scaling before it is summed: P = D_i^-b R^T R D_i^-b, and
 R^T R are whole numbers of at most n, how many clients have both of two items. Their sums are exact in a ring of 16 bits
 up to 32,767 clients. So `privirec` without iterations and noise, and with a = 0, sums these counts, the triangle in
-`blocks` sums of equal length, and everybody computes the leading vectors of P from them. No count is above the smaller
-of its items' degrees, which everybody checks. All blocks together are the whole matrix, and say what it says.
+`blocks` sums of equal length, and everybody computes the leading vectors of P from them. All blocks together are the
+whole matrix, and say what it says. A count above the smaller of its items' degrees counts as that many, so that no lie
+in a block exceeds it. Such a sum is not refused: lists of honest members grow between sums, and a liar that leaves an
+item out of the degrees would end the task. The state has what was summed, and `report` says how many are above.
 
 **With noise** in the sums (a privacy block) this is the private power method of Nicolas et al. (arXiv 2411.01931v3):
 the noise in Y does not grow with K, so K is as large as messages allow. Each sum takes its part of the budget, so
@@ -188,12 +190,6 @@ class PriviRecK(PriviRecPlan):
             raise ParameterError("a Gram sum of counts has the size that the model before it says")
         return self.span_of_pairs(spec.sum_index, spec.size[0])
 
-    def require_possible(self, state: ModelState, spec: RoundSpec, total: Floats) -> None:
-        """Check that no more clients have both of two items than had one of them in the sum of degrees."""
-        own = state_as(state, PriviRecState)
-        if self.parameters.counted and self.sum_of(spec.sum_index) == "gram":
-            self._check_pairs(own.item_degrees, np.asarray(total), self._span(spec)[0])
-
     def with_rows(self, state: PriviRecState, items: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return those of `items` that have rows in the sums, in their order."""
         kept = np.zeros(self.parameters.items, bool)
@@ -246,10 +242,10 @@ class PriviRecK(PriviRecPlan):
                 measured = np.clip(total, 0.0, contributions)
                 return own.following(spec, measured=measured, setting=chosen_setting(measured, spec.noise))
             case "gram" if self.parameters.counted:
-                self.require_possible(own, spec, total)
+                counts = np.clip(np.rint(total), 0.0, contributions).astype(np.uint32)
                 return own.following(
                     spec,
-                    pairs=np.concatenate([own.pairs, np.rint(total).astype(np.uint32)]),
+                    pairs=np.concatenate([own.pairs, counts]),
                     pair_clients=np.append(own.pair_clients, np.uint32(contributions)),
                 )
             case "gram" if spec.noise:
@@ -390,10 +386,13 @@ class PriviRecK(PriviRecPlan):
         return self.parameters.tolerance is not None and change <= self.parameters.tolerance
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return the rows and columns of the sums after the degrees, convergence figures after an iteration:
-        `captured`, `change`, extreme singular values; and what the sum of validation chose."""
+        """Return the rows and columns of the sums after the degrees, how many counted pairs are above a degree,
+        convergence figures after an iteration: `captured`, `change`, extreme singular values; and what the sum of
+        validation chose."""
         own = state_as(state, PriviRecState)
         size = dict(zip(("items_kept", "columns"), map(float, self.size_after(own)), strict=False))
+        if own.pairs.size:
+            size["pairs_above_degree"] = float(np.count_nonzero(own.pairs > self.pairs_within(own)))
         if own.sum_index < self.first_vectors or not own.singular_values.size:
             return size | self._validated(own)
         return {
@@ -450,9 +449,9 @@ class PriviRec(PriviRecK):
     def spectrum(self, state: PriviRecState) -> Spectrum:
         """Return the leading vectors of P, `components` of them, of the pairs that a task has counted.
 
-        P = D_i^-b G D_i^-b, G the counts, each divided by the share of the clients of the degrees that were in its sum,
-        with the degrees on the diagonal. What members that left take out of G can make eigenvalues negative: these are
-        0, and so are those up to 1e-6 of the largest.
+        P = D_i^-b G D_i^-b, G the counts, none above a degree (`pairs_within`), each divided by the share of the
+        clients of the degrees that were in its sum, with the degrees on the diagonal. What members that left take out
+        of G can make eigenvalues negative: these are 0, and so are those up to 1e-6 of the largest.
         """
         for recipe, known, found in _NEWEST:
             if known is state and recipe == self:
@@ -471,10 +470,9 @@ _NEWEST: Final[list[tuple[PriviRec, PriviRecState, Spectrum]]] = []
 
 def _spectrum(recipe: PriviRec, state: PriviRecState) -> Spectrum:
     kept, p = recipe.kept(state), recipe.parameters
-    clients = [np.full(np.diff(recipe.span_of_pairs(recipe.last_iteration + 1 + index, kept.size)), one)
-               for index, one in enumerate(state.pair_clients)]  # fmt: skip
+    clients = recipe.clients_of_pairs(state.item_degrees, state.pair_clients)
     whole = np.zeros((kept.size, kept.size))
-    whole[np.triu_indices(kept.size)] = state.pairs / np.concatenate(clients) * state.clients
+    whole[np.triu_indices(kept.size)] = recipe.pairs_within(state) / clients * state.clients
     whole[np.diag_indices(kept.size)] = state.item_degrees[kept]
     scales = recipe.item_scales(state)[kept]
     values, vectors = np.linalg.eigh(whole * scales[:, None] * scales, "U")

@@ -72,7 +72,8 @@ def _adjust(chosen: Mapping[str, Any], given: Mapping[str, Any], facts: TaskFact
 
 
 def _adjust_whole(chosen: Mapping[str, Any], given: Mapping[str, Any], facts: TaskFacts) -> dict[str, Any]:
-    """Return the same for `privirec`: blocks of counts that fit in messages; or weighted rows, if these are named."""
+    """Return the same for `privirec`: blocks of counts that fit in messages of masked sums; or weighted rows, if these
+    are named."""
     both = {**chosen, **given}
     if facts.noisy or both["iterations"] or both["user_exponent"] or not both.get("degrees", True):
         weighted = {**_ROWS, "rayleigh_ritz": True, "iterations": 5}

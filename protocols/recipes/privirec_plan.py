@@ -366,7 +366,8 @@ class PriviRecPlan(Recipe):
             values |= {"pairs": np.array(values["pairs"]), "pair_clients": np.array(values["pair_clients"])}
             if values["pair_clients"].max() > values["clients"]:
                 raise CodecError("a model state has Gram sums of more clients than its degrees")
-            self._check_pairs(values["item_degrees"], values["pairs"], 0)
+            if (values["pairs"] > self.clients_of_pairs(values["item_degrees"], values["pair_clients"])).any():
+                raise CodecError("a model state has more clients with two items than were in the sum")
         if values.get("setting", 0) >= len(self.settings) or (values.get("measured", np.zeros(1)) < 0).any():
             raise CodecError("a model state holds a setting that there is not, or measured values below 0")
         if "singular_values" in values and (values["singular_values"] < 0).any():
@@ -400,21 +401,22 @@ class PriviRecPlan(Recipe):
                 farthest = self._largest_singular_value(self.steps, reach) ** 2
             require_within(own.gram, farthest, "entries of the Gram matrix")
 
-    def _check_pairs(self, degrees: Floats, pairs: NDArray[Any], start: int) -> None:
-        """Raise `CodecError` for more clients with both of two items than with one of them.
+    def clients_of_pairs(self, degrees: Floats, pair_clients: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return how many clients were in the sum of each counted pair so far; degrees: of all items."""
+        rows = int(np.count_nonzero(degrees >= self.parameters.min_owners))
+        sums = range(self.last_iteration + 1, self.last_iteration + 1 + pair_clients.size)
+        lengths = [stop - start for start, stop in (self.span_of_pairs(index, rows) for index in sums)]
+        return np.repeat(pair_clients, lengths)
 
-        degrees: of all items. pairs: values of the triangle of the items that have rows, from place `start` on.
-        """
-        own = degrees[degrees >= self.parameters.min_owners]
-        first, stop = 0, start + pairs.size
+    def pairs_within(self, state: PriviRecState) -> NDArray[np.uint32]:
+        """Return the counted pairs, where more clients had both items than one of them in the sum of degrees as many as
+        that: see `protocols.recipes.privirec`."""
+        own, found, first = state.item_degrees[self.kept(state)].astype(np.uint32), state.pairs.copy(), 0
         for row, degree in enumerate(own):
-            last = first + own.size - row
-            begin, end = max(first, start), min(last, stop)
-            if begin < end:
-                most = np.minimum(degree, own[row + begin - first : row + end - first])
-                if (pairs[begin - start : end - start] > most).any():
-                    raise CodecError("more clients have both of two items than have one of them")
-            first = last
+            part = found[first : first + own.size - row]
+            np.minimum(part, np.minimum(degree, own[row : row + part.size]), out=part)
+            first += own.size - row
+        return found
 
     def _largest_value(self, sum_index: int, reach: Reach) -> float:
         """Return the largest size of a value of a sum."""

@@ -204,9 +204,6 @@ export const RUNNERS = {
           return after;
         },
       }, name);
-      for (const { state, round, total, error } of shown.refused_sums ?? []) {
-        await refused(error, () => privirec.requirePossible(p, privirec.decode(p, round - 1, fromHex(state)), round, total));
-      }
     }
   },
 

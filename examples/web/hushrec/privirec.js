@@ -13,9 +13,10 @@ const columnsOf = (p) => p.components + (p.oversampling ?? 0);
 /** Sums before the first iteration: of degrees, and of lists, which limit how many columns a row has. */
 const before = (p) => (p.reveal_gram ? 1 : 2);
 const hasNext = (p) => p.next_vectors > 0;
-/** Gram sums: only `privirec` has blocks. Without iterations they are of counts. */
+/** Gram sums: only `privirec` has blocks, of which docs/wire/defaults.json has one. */
 const gramSums = (p) => p.blocks ?? 0;
-const isCounted = (p) => gramSums(p) > 0 && p.iterations === 0;
+/** Whether they are of counts. There is no privacy block, whose tasks this client does not join. */
+const isCounted = (p) => gramSums(p) > 0 && p.iterations === 0 && (p.degrees ?? true);
 const lastGram = (p) => before(p) + p.iterations + gramSums(p);
 const stepsOf = (p) => lastGram(p) + Number(hasNext(p)) + Number(p.validation > 0);
 export function kindOf(p, index) {
@@ -288,8 +289,7 @@ export async function absorb(p, state, index, total, contributions, seed) {
     return index < before(p) ? after : begun(p, after, seed);
   }
   if (kindOf(p, index) === "gram" && isCounted(p)) {
-    requirePossible(p, state, index, total);
-    const pairs = [...(state.pairs ?? []), ...total.map(rint)];
+    const pairs = [...(state.pairs ?? []), ...total.map((x) => Math.max(0, Math.min(contributions, rint(x))))];
     return { ...state, sums: index, pairs, pairClients: [...(state.pairClients ?? []), contributions] };
   }
   if (kindOf(p, index) === "gram") return { ...state, sums: index, more: total.map(round32) };
@@ -322,32 +322,21 @@ async function begun(p, state, seed) {
   return { ...state, basis: rounded(basis), values: new Array(columns).fill(0), captured: 0, change: 1, more: [] };
 }
 
-/** Throws `CodecError` unless `total` can be sum `index` by what the degrees say. */
-export function requirePossible(p, state, index, total) {
-  if (isCounted(p) && kindOf(p, index) === "gram") checkPairs(p, state, total, spanOf(p, index, kept(p, state).length)[0]);
+/** How many clients were in the sum of the counted pair at `place` of the triangle of so many items. */
+function clientsOf(p, pairClients, rows, place) {
+  return pairClients[pairClients.findIndex((_, sum) => place < spanOf(p, before(p) + 1 + sum, rows)[1])];
 }
 
-/** Throws `CodecError` for more clients with both of two items than with one of them. pairs: of the triangle, from `start` on. */
-function checkPairs(p, state, pairs, start = 0) {
-  const own = kept(p, state).map((i) => state.degrees[i]);
-  let at = -start;
-  for (let i = 0; i < own.length; i++) {
-    for (let j = i; j < own.length; j++, at++) {
-      if (pairs[at] > Math.min(own[i], own[j])) throw new CodecError("more clients have both of two items than have one of them");
-    }
-  }
-}
-
-/** The leading vectors and singular values of P of counted pairs. */
+/** The leading vectors and singular values of P of counted pairs, none of which is above the degree of either item. */
 function spectrumOf(p, state) {
   const rows = kept(p, state);
   const scales = rows.map((i) => state.degrees[i] ** -itemExponent(p));
   const whole = zeros(rows.length, rows.length);
   let at = 0;
-  const clientsOf = (place) => state.pairClients[state.pairClients.findIndex((_, sum) => place < spanOf(p, before(p) + 1 + sum, rows.length)[1])];
   for (let i = 0; i < rows.length; i++) {
     for (let j = i; j < rows.length; j++, at++) {
-      const count = i === j ? state.degrees[rows[i]] : (state.pairs[at] / clientsOf(at)) * state.clients;
+      const [one, other] = [state.degrees[rows[i]], state.degrees[rows[j]]];
+      const count = i === j ? one : (Math.min(state.pairs[at], one, other) / clientsOf(p, state.pairClients, rows.length, at)) * state.clients;
       whole[i][j] = whole[j][i] = count * scales[i] * scales[j];
     }
   }
@@ -580,7 +569,9 @@ function decodePairs(p, first, rows, body, reader) {
   if (!sums) return first;
   const [pairClients, pairs] = [sums, length].map((count) => Array.from({ length: count }, () => reader.number(4)));
   if (pairClients.some((count) => count > first.clients)) throw new CodecError("a model state has Gram sums of more clients than its degrees");
-  checkPairs(p, first, pairs);
+  if (pairs.some((count, at) => count > clientsOf(p, pairClients, rows, at))) {
+    throw new CodecError("a model state has more clients with two items than were in the sum");
+  }
   const state = { ...first, pairs, pairClients };
   return isValidated ? withChoice(p, state, reader) : state;
 }

@@ -167,7 +167,8 @@ class ClientPolicy:
     min_threshold: int = 2
     """Smallest number of shares that reconstruct a secret."""
     min_ring_bits: int = 16
-    """Smallest ring."""
+    """Smallest ring, by the task's `bits`. A narrow one (`MaskedPlan.bits`) is not compared: its sums are of counts,
+    which are exact in it, and its masks are as uniform as in any other."""
     masked_modes: frozenset[Mode] = field(default_factory=lambda: frozenset[Mode]({"semi-malicious"}))
     """Accepted modes; `curious`, which trusts the server to follow the protocol, must be added explicitly."""
     min_corrupt: float = 0.0

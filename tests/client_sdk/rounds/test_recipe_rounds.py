@@ -176,6 +176,32 @@ def test_members_count_pairs_in_blocks_of_16_bits_and_choose_the_filter_in_the_l
     assert states[-1].measured[0] == users and states[-1].measured.size == 65
 
 
+def test_a_list_that_grows_after_the_degrees_ends_no_task_of_counts(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    """The server and members compute one model, and the record of the rounds says how many counts are above."""
+    users, counted = 5, {"user_exponent": 0.0, "item_exponent": 0.4, "iterations": 0, "blocks": 2}
+    given = {"items": 12, "components": 9, "reveal_gram": True, "min_owners": 1, **counted}
+    schedule = Schedule(rounds=9, cohort_size=users, min_clients=users, start_clients=users)
+    request = task_request("grown", "privirec", "masked", schedule, given, organiser=TRIAL.pin)
+    task = SmallTask.of(operator, request, users)
+    rows = [[(user + step) % 12 for step in range(6)] for user in range(users)]
+    with enrolled_fleet(server.url, task, rows) as fleet:
+
+        def grow(_: FleetRound) -> None:
+            fleet._histories[0] = fleet.clients[0].history([*rows[0], 6])
+
+        fleet.run(grow)
+        last = state_as(fleet.model(), PriviRecState)
+        assert all(np.isfinite(scores).all() for scores in fleet.scores())
+    done = operator.task(task.task_id)
+    assert (done.state, done.completed_rounds, last.sum_index) == ("complete", 3, 3)
+    reports = [view.report for view in operator.rounds(task.task_id)]
+    # item 6 with itself, and with items 4 and 5, which all five have: four had it in the sum of degrees
+    assert last.item_degrees[[4, 5, 6]].tolist() == [5, 5, 4]
+    assert reports[-1] is not None and reports[-1]["pairs_above_degree"] == 3
+
+
 def test_members_add_up_what_follows_what_and_keep_their_last_item_out(
     server: AggregatorProcess, operator: Operator
 ) -> None:

@@ -72,7 +72,7 @@ def test_blocks_are_the_triangle_of_all_counts_and_the_model_has_its_leading_vec
         assert len(body) == made.state_bytes(state.sum_index, made.size_after(state)) <= made.longest_state_bytes()
         assert made.same_state(state, made.decode_state(state.sum_index, body))
     made.require_reachable(states[-1], Reach(10, CLIENTS, 100))
-    assert made.report(states[-1]) == {"items_kept": kept.size, "columns": 7}
+    assert made.report(states[-1]) == {"items_kept": kept.size, "columns": 7, "pairs_above_degree": 0}
 
 
 def test_sums_have_a_ring_as_wide_as_counts_need_and_no_wider_than_the_task_says() -> None:
@@ -105,33 +105,57 @@ def test_clients_that_leave_between_blocks_are_accounted_for() -> None:
     assert np.abs(other - found[1]).max() > 0.1, "a state of the same round of another task has a spectrum of its own"
 
 
-def test_more_clients_with_both_items_than_with_one_are_refused() -> None:
+def test_counts_above_a_degree_count_as_the_degree_and_are_reported() -> None:
+    """Of a member whose list has grown since the sum of degrees, or a liar that left an item out of it."""
     made = make()
     states = play(made, ROWS)
-    for before, number in ((states[1], 2), (states[3], 4)):
-        spec = spec_after(made, before)
-        start, stop = made.span_of_pairs(number, made.kept(before).size)
-        total = states[-1].pairs[start:stop].astype(float)
-        made.require_possible(before, spec, total)
-        for place in (0, total.size - 1):
-            lied = total.copy()
-            lied[place] = CLIENTS
-            with pytest.raises(CodecError, match="more clients have both of two items than have one of them"):
-                made.require_possible(before, spec, lied)
-            with pytest.raises(CodecError, match="more clients have both"):
-                made.absorb(before, spec, lied, CLIENTS)
+    honest, kept = states[-1], made.kept(states[-1])
+    row, item = int(np.flatnonzero(~ROWS[:, kept[1]] & ROWS[:, kept[0]])[0]), int(kept[1])
+    grown = ROWS.copy()
+    grown[row, item] = True
+    state = states[1]
+    for number in (2, 3, 4):
+        spec = spec_after(made, state)
+        parts = [
+            made.contribute(state, spec, Local(np.flatnonzero(one).astype(np.int32))) for one in grown if one.any()
+        ]
+        state = state_as(made.absorb(state, spec, sum(part.vector for part in parts), CLIENTS), PriviRecState)
+        assert made.same_state(state, made.decode_state(number, made.encode_state(state)))
+    both = grown[:, kept].astype(float)
+    upper, degrees = np.triu_indices(kept.size), ROWS[:, kept].sum(0)
+    most = np.minimum(degrees[:, None], degrees)[upper]
+    counts = (both.T @ both)[upper]
+    above = np.flatnonzero(counts > most)
+    np.testing.assert_array_equal(state.pairs, counts)
+    np.testing.assert_array_equal(made.pairs_within(state), np.minimum(counts, most))
+    assert above.size, "how many have the item itself, at least"
+    assert (made.report(state)["pairs_above_degree"], made.report(honest)["pairs_above_degree"]) == (above.size, 0)
+    as_degrees = replace(state, pairs=np.minimum(counts, most).astype(np.uint32))
+    np.testing.assert_array_equal(made.spectrum(state).eigenvalues, made.spectrum(as_degrees).eigenvalues)
+    liar = replace(honest, pairs=np.full_like(honest.pairs, CLIENTS))  # one that says of all pairs that all have both
+    np.testing.assert_array_equal(made.pairs_within(liar), most)
+    made.require_reachable(made.decode_state(4, made.encode_state(liar)), Reach(10, CLIENTS, 100))
+
+
+def test_counts_above_the_clients_of_their_sum_are_refused() -> None:
+    made = make()
+    states = play(made, ROWS, {3: 45})
     last = states[-1]
-    for change, match in (
-        ({"pairs": last.pairs + np.uint32(CLIENTS)}, "more clients have both"),
-        ({"pair_clients": last.pair_clients + np.uint32(1)}, "more clients than its degrees"),
-    ):
-        with pytest.raises(CodecError, match=match):
-            made.decode_state(4, made.encode_state(replace(last, **change)))
+    start, stop = made.span_of_pairs(3, made.kept(last).size)
+    clients = made.clients_of_pairs(last.item_degrees, last.pair_clients)
+    assert set(clients[start:stop]) == {45} and set(clients[:start]) | set(clients[stop:]) == {60}
+    for place in (0, start, stop - 1, last.pairs.size - 1):
+        pairs = clients.copy()
+        assert made.decode_state(4, made.encode_state(replace(last, pairs=pairs)))
+        pairs[place] += 1
+        with pytest.raises(CodecError, match="more clients with two items than were in the sum"):
+            made.decode_state(4, made.encode_state(replace(last, pairs=pairs)))
+    with pytest.raises(CodecError, match="more clients than its degrees"):
+        made.decode_state(4, made.encode_state(replace(last, pair_clients=last.pair_clients + np.uint32(1))))
     with pytest.raises(CodecError, match="fewer clients than a sum has"):
         made.require_reachable(replace(last, pair_clients=last.pair_clients - np.uint32(30)), Reach(40, CLIENTS, 100))
     with pytest.raises(ParameterError, match="has the size that the model before it says"):
         made.contribute(states[1], made.round_spec(TASK_SEED, 2), Local(np.arange(4, dtype=np.int32)))
-    assert make().require_possible(states[0], made.round_spec(TASK_SEED, 1), np.full(ITEMS, 99.0)) is None
 
 
 def test_a_task_ends_where_fewer_pairs_remain_than_blocks() -> None:
