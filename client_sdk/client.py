@@ -109,8 +109,9 @@ class Client(_BaseClient[SyncDriver], Closed):
         device_group: group to enrol in permanently, where the recipe has several (FAIR: one per memory size).
         after: in place of an invitation, name or id of a task of which this client is a member: enrols it in the one
         that follows, with the same certificate.
-        shown: the terms that `following(after)` or `preview(invitation)` returned and the user agreed to.
-        `PolicyRefused`, before anything is sent, if the server names another task by now, or other terms.
+        shown: the terms that `following(after)` or `preview(invitation)` returned and the user agreed to; for members.
+        `PolicyRefused` if the server names another task by now, or other terms: before it enrols or asks for a
+        certificate. `ContractBroken` if it enrols the client in something else than it named.
 
         With `Policy(follow=True)`, a stored task that is over is replaced by the one that follows it. If that is not
         possible, it is returned as it is, and a warning is logged.

@@ -144,22 +144,23 @@ def join(options: JoinOptions) -> None:
     certificate = certificate_choice(options.certificate, options.issuer, options.scope, options.code)
     who = open_identity(options.identity)
     with Client(options.url, who, policy=policy, options=ClientOptions(allow_http=options.allow_http)) as client:
+        shown: TaskTerms | None = None
         if options.invitation is not None and not client.memberships():
             # What does not fit the task must not use up the invitation.
-            terms = client.preview(options.invitation)
-            _print_exposures(terms)
-            asked, groups = options.device_group, terms.recipe.device_groups
+            shown = client.preview(options.invitation)
+            _print_exposures(shown)
+            asked, groups = options.device_group, shown.recipe.device_groups
             if asked is not None and asked >= groups:
                 has = "one device group, 0" if groups == 1 else f"the device groups 0 to {groups - 1}"
                 fail(f"--device-group {asked}: the task has {has}")
-            any_id = terms.view.catalogue_digest is not None
-            read_history(options.interactions, terms.n_items, any_id=any_id, on_unknown=unknown)
+            any_id = shown.view.catalogue_digest is not None
+            read_history(options.interactions, shown.n_items, any_id=any_id, on_unknown=unknown)
         keep_identity(who, options.identity)
-        shown = None if options.after is None else client.following(options.after)
-        if shown is not None:
+        if options.after is not None:
+            shown = client.following(options.after)
+            if shown is None:
+                fail(f"no task follows {options.after!r} yet; to join another one, pass --invitation")
             _print_exposures(shown)
-        elif options.after is not None:
-            fail(f"no task follows {options.after!r} yet; to join another one, pass --invitation")
         part: Task | None = client.join(
             options.task,
             invitation=options.invitation,

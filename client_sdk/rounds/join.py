@@ -152,20 +152,23 @@ def join(
         raise ParameterError("pass task= or after=, not both: shown= says which task is to follow")
     if invitation is not None:
         _check_invitation(invitation)
-    issued = None
-    if certificate is not None:
-        options = account.options
-        issued = yield from obtain_certificate(certificate, account.identity, options.retry, options.allow_http)
+    successor: tuple[Membership, TaskView] | None = None
     if after is not None:
         followed = find_membership(account, after)
         found = yield from _successor(account, followed)
         if found is None:
             raise NotEnrolled(f"no task follows {followed.task_name!r} yet; to join another one, pass invitation=...")
         _require_shown(shown, found, "following()")
-        membership, view = yield from _carried_over(account, followed, found, issued, device_group)
+        successor = followed, found
+    elif invitation is not None and shown is not None:
+        _require_shown(shown, (yield from account.calls.invited_task(invitation)), "preview()")
+    issued = None
+    if certificate is not None:  # asked for last: it may cost a code that can be used once
+        options = account.options
+        issued = yield from obtain_certificate(certificate, account.identity, options.retry, options.allow_http)
+    if successor is not None:
+        membership, view = yield from _carried_over(account, *successor, issued, device_group)
     else:
-        if invitation is not None and shown is not None:
-            _require_shown(shown, (yield from account.calls.invited_task(invitation)), "preview()")
         membership, view = yield from _enrolled(account, task, invitation, issued, device_group, shown)
     if account.policy.follow and view.state != "open" and membership.role == "member":
         try:
@@ -274,7 +277,7 @@ def _enrolled(
         return membership, view
     membership, view = yield from _enrol(account, invitation, issued, device_group)
     if shown is not None:
-        _require_offered(shown.view, view)
+        _require_offered(shown.view, membership, view)
     _require_organiser(membership, view)
     _agree(view, store)
     store.keep_membership(membership)
@@ -337,9 +340,7 @@ def _carried_over(
     if device_group is None and terms.recipe.device_groups > 1:
         device_group = followed.device_group
     membership, enrolled = yield from _enrol(account, view.task_id, issued, device_group)
-    _require_offered(view, enrolled)
-    if membership.role != "member":
-        raise ContractBroken("POST", "/v1/enrolments", 200, "the server enrolled this client with other rights")
+    _require_offered(view, membership, enrolled)
     _require_organiser(membership, enrolled)
     _agree(enrolled, store)
     store.keep_membership(membership)
@@ -360,7 +361,10 @@ def _require_shown(shown: TaskTerms | None, found: TaskView, again: str) -> None
         )
 
 
-def _require_offered(offered: TaskView, enrolled: TaskView) -> None:
+def _require_offered(offered: TaskView, membership: Membership, enrolled: TaskView) -> None:
+    """Raise `ContractBroken` unless the client is a member of the task that it was offered, with the same terms."""
+    if membership.role != "member":
+        raise ContractBroken("POST", "/v1/enrolments", 200, "the server enrolled this client with other rights")
     if not _is_same(offered, enrolled):
         detail = f"the server enrolled this client in another task than {offered.name!r}, or with other terms"
         raise ContractBroken("POST", "/v1/enrolments", 200, detail)

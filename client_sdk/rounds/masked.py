@@ -25,7 +25,7 @@ from client_sdk.training.base import LocalResult
 from protocols.codec import b64decode
 from protocols.contribution import Made
 from protocols.crypto.keys import person_of
-from protocols.errors import RefusalError
+from protocols.errors import CodecError, RefusalError
 from protocols.layout import Data, refuse_short_routes
 from protocols.messages import BadShares, RoundView
 from protocols.messages.stages import MASKED_STATES, MOST_BAD_SHARES, StageMessage
@@ -92,8 +92,8 @@ class MaskedRound(OwnRound):
         """Send this client's message of the current stage of `view`, unless it was sent before.
 
         Raises `RoundLost` when the client has missed a stage, `PolicyRefused`, `Abstained` before the first message,
-        `RefusalError` with its `stage`, `ThresholdError` and `CodecError` when the server breaks a rule or too few
-        neighbours are left, and what the calls raise. Each of them ends the round for this client.
+        `RefusalError` with its `stage` when the server breaks a rule or sends a malformed message, `ThresholdError`
+        when too few neighbours are left, and what the calls raise. Each of them ends the round for this client.
         """
         try:
             if self.context is None:
@@ -104,6 +104,10 @@ class MaskedRound(OwnRound):
         except RefusalError as refusal:
             refusal.stage = view.state
             raise
+        except CodecError as error:
+            malformed = RefusalError(f"the server sent a malformed message in the state {view.state}: {error}")
+            malformed.stage = view.state
+            raise malformed from error
 
     def final_report(self) -> RoundReport:
         """Return the report of this client; `RoundLost` before it has contributed."""
@@ -210,7 +214,7 @@ class MaskedRound(OwnRound):
             raise RoundLost(view.failure or f"round {self.view.number} ended before this client had sent its vector")
 
     def _confirm(self, state: stages.Contributed, view: RoundView) -> Program[None]:
-        survivors = self._shown(view.survivor_set)
+        survivors = self._shown(view.survivor_set, "survivors")
         confirmed, body = stages.confirm(state, survivors)
         self._record_survivors(state, survivors)
         self._state = confirmed
@@ -218,20 +222,25 @@ class MaskedRound(OwnRound):
 
     def _unmask(self, state: stages.Contributed | stages.Confirmed, view: RoundView) -> Program[None]:
         if isinstance(state, stages.Confirmed):
-            confirmations = self._shown(view.confirmations)
+            confirmations = self._shown(view.confirmations, "signatures")
             self._state, body = yield from self._sealed(lambda: stages.unmask(state, confirmations))
         else:
-            survivors = self._shown(view.survivor_set)
+            survivors = self._shown(view.survivor_set, "survivors")
             done, body = stages.unmask_unconfirmed(state, survivors)
             self._record_survivors(state, survivors)
             self._state = done
         yield from self._put("unmask", body)
         self.finished = True
 
-    def _shown(self, text: str | None) -> bytes:
-        """Return what the round shows to this client, whom it awaits; `CodecError` for no bytes in base64url."""
-        self.traffic.down += len(text or "")
-        return b64decode(text or "")
+    def _shown(self, text: str | None, what: str) -> bytes:
+        """Return the bytes of a field of the view; `RefusalError` without it, `CodecError` for another form.
+
+        The view has it for those whom the round awaits: the server has their earlier messages, and counts them.
+        """
+        if text is None:
+            raise RefusalError(f"the server shows this client no {what}: it leaves it out, or lost its last message")
+        self.traffic.down += len(text)
+        return b64decode(text)
 
     def _sealed(self, job: Callable[[], R]) -> Program[R]:
         return cast(R, (yield Work(self.timed("seal")(job))))

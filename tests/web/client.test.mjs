@@ -6,7 +6,7 @@ import assert from "node:assert/strict";
 import { ROUND } from "../../examples/web/hushrec/answers.js";
 import { Api, baseUrl } from "../../examples/web/hushrec/api.js";
 import { boundTerms, modelDigest } from "../../examples/web/hushrec/canonical.js";
-import { concat, fromHex, littleEndian, toBase64, toBase64Url, toHex, utf8 } from "../../examples/web/hushrec/codec.js";
+import { concat, fromBase64, fromBase64Url, fromHex, littleEndian, toBase64, toBase64Url, toHex, utf8 } from "../../examples/web/hushrec/codec.js";
 import { sha256, tag } from "../../examples/web/hushrec/domain.js";
 import { enrol, following, join, refreshRevocations } from "../../examples/web/hushrec/enrolment.js";
 import { packElements } from "../../examples/web/hushrec/fixed_point.js";
@@ -380,9 +380,40 @@ test("attack: a server names another task, or other terms, than those that the u
     await assert.rejects(join(api, store, { ...given, after, shown }), { name: "RefusalError", message: /than those that were shown/ });
     assert.deepEqual([requests.length, await store.get("membership")], [1, before]);
   }
-  await assert.rejects(join(api, store, { ...given, shown }), { name: "ParameterError" });
+  await assert.rejects(join(api, store, { ...given, shown }), { name: "ParameterError", message: /after or invitation/ });
   answering(offer(shown), enrolledIn(shown), offer(shown));
   assert.equal((await join(api, store, { ...given, after, shown })).terms.id, "t_b");
+});
+
+test("an invitation joins the task that was shown, or nothing", async () => {
+  const { task, given } = await certified();
+  const [url, api, offered] = ["http://localhost:1", new Api("http://localhost:1"), task("t_b", TASK.task_id)];
+  const policy = AGREED;
+  let requests = answering(offer(offered));
+  const shown = await Participant.preview({ url, invitation: "hri_x", organiser: given.organiser, policy });
+  assert.deepEqual([shown, sentTo(requests)], [offered, ["GET /v1/enrolments/task"]]);
+  const store = new MemoryStore();
+  for (const other of [task("t_c", TASK.task_id), changed("schedule.rounds", shown.schedule.rounds + 1, shown)]) {
+    requests = answering(offer(other));
+    const refused = { name: "RefusalError", message: /than those that were shown/ };
+    await assert.rejects(join(api, store, { ...given, policy, invitation: "hri_x", shown }), refused);
+    assert.deepEqual([sentTo(requests), (await store.get("membership")) ?? null], [["GET /v1/enrolments/task"], null]);
+  }
+  const { store: certifiedStore } = await certified();
+  await store.put("identity", await certifiedStore.get("identity"));
+  const issue = async () => Promise.reject(new Error("asked for a certificate"));
+  answering(offer(shown));
+  await assert.rejects(join(api, store, { ...given, policy, issue, invitation: "hri_x", shown }), { message: "asked for a certificate" });
+});
+
+test("8 MB of base64 are decoded, and refused with a letter of another alphabet", () => {
+  const [text, refused] = ["AAAA".repeat(2_000_000), { name: "CodecError" }];
+  assert.equal(fromBase64(text).length, 6_000_000);
+  assert.equal(fromBase64Url(text).length, 6_000_000);
+  assert.equal(fromHex("00".repeat(4_000_000)).length, 4_000_000);
+  for (const wrong of [text.slice(1), text + "AA=A", text + "A===", text + "====", text + "AB==", text + "A*AA"]) assert.throws(() => fromBase64(wrong), refused);
+  for (const wrong of [text + "A", text + "AB", text + "AA==", text + "A+AA"]) assert.throws(() => fromBase64Url(wrong), refused);
+  for (const wrong of ["0", "0g", "0A"]) assert.throws(() => fromHex(wrong), refused);
 });
 
 test("a client of a finished task can be opened, whatever keeps it from the one that follows", async () => {

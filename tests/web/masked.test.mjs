@@ -70,7 +70,8 @@ class Server {
     const shown = { confirming: ["survivor_set", "survivors"], unmasking: ["confirmations", "confirmations"] }[view.state];
     if (!shown) return view;
     const [field, what] = shown;
-    return { ...view, [field]: toBase64Url(await this.handed(id, what)) };
+    const body = await this.handed(id, what);
+    return body ? { ...view, [field]: toBase64Url(body) } : view;
   }
 
   /** What the server gives to a client, which the test may change for c0. */
@@ -275,6 +276,8 @@ for (const [name, lies, error, sent] of [
   ["survivors without this client", { survivors: flip(0) }, "RefusalError", "contribution"],
   ["fewer survivors than the task's least", { survivors: flip(1) }, "RefusalError", "contribution"],
   ["survivors with a byte too many", { survivors: (body) => concat(body, new Uint8Array(1)) }, "CodecError", "contribution"],
+  ["a round that shows it no survivors", { survivors: () => null }, "RefusalError", "contribution"],
+  ["a round that shows it no signatures", { confirmations: () => null }, "RefusalError", "confirm"],
   ["no survivors", { survivors: () => new Uint8Array() }, "CodecError", "contribution"],
   ["confirmations that are cut", { confirmations: (body) => body.slice(1) }, "CodecError", "confirm"],
   ["confirmations of nobody", { confirmations: (body) => body.fill(0) }, "ThresholdError", "confirm"],

@@ -115,6 +115,16 @@ async function carriedOver(api, store, identity, membership, offered, how) {
   return carried;
 }
 
+const invitedTask = async (api, token, signal) =>
+  (await api.get("/v1/enrolments/task", "task of the invitation", { form: TASK, signal, token })).json;
+
+/** See `Participant.preview`. */
+export async function preview(api, { invitation, organiser, policy, signal }) {
+  const offered = await invitedTask(api, invitation, signal);
+  readTask(offered, { organiser, policy });
+  return offered;
+}
+
 /** See `Participant.following`. */
 export async function following(api, store, how) {
   const [identity, membership] = [await store.get("identity"), await store.get("membership")];
@@ -137,9 +147,10 @@ export async function join(api, store, { invitation, after, shown, notFollowed, 
   if (after && !(isHere(api, membership) && [membership.task, ...(membership.past ?? [])].includes(after))) {
     throw new RefusalError(`the store has no membership of task ${after} on this server`);
   }
-  if (shown && !after) throw new ParameterError("shown goes with after");
+  if (shown && !after && !invitation) throw new ParameterError("shown goes with after or invitation");
   if (!isHere(api, membership)) {
-    const { json: offered } = await api.get("/v1/enrolments/task", "task of the invitation", { form: TASK, signal, token: invitation });
+    const offered = await invitedTask(api, invitation, signal);
+    if (shown) requireShown(shown, readTask(offered, { organiser, policy }).bound, { organiser, policy });
     membership = await enrolled(api, identity, invitation, offered, membership, how);
     await store.put("membership", membership);
   }

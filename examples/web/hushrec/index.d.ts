@@ -73,7 +73,7 @@ export interface JoinOptions {
   invitation?: string;
   /** Id of the stored task, to join the last one that follows it in its place. */
   after?: string;
-  /** With `after`: what `following` returned and the user agreed to. Another task, or other terms, are refused. */
+  /** What `following` or `preview` returned and the user agreed to. Another task, or other terms, are refused. */
   shown?: Record<string, unknown>;
   /** Comes with the app, not from the server. */
   organiser: Organiser;
@@ -94,6 +94,8 @@ export class Participant {
   private constructor();
   /** Joins with an invitation, or goes on with the stored membership. */
   static join(options: JoinOptions): Promise<Participant>;
+  /** The JSON of the task that an invitation is for, checked against the policy, without using the invitation. */
+  static preview(options: Omit<JoinOptions, "after" | "shown" | "issue" | "store"> & { invitation: string }): Promise<Record<string, unknown>>;
   /** The JSON of the task that follows the stored one, checked against the policy, without enrolling; null if none does. */
   static following(options: Omit<JoinOptions, "invitation" | "after" | "shown" | "issue">): Promise<Record<string, unknown> | null>;
   readonly task: Record<string, unknown>;

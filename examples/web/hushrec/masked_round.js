@@ -34,6 +34,12 @@ function places(body, count) {
 const slots = (body, length) => Array.from({ length: body.length / length }, (_, i) => body.slice(i * length, (i + 1) * length));
 const isEmpty = (slot) => slot.every((byte) => byte === 0);
 
+/** What the view of a round has for those whom it awaits; `RefusalError` without it. */
+function shownBytes(text, what) {
+  if ((text ?? null) === null) throw new RefusalError(`the server shows this client no ${what}: it leaves it out, or lost its last message`);
+  return fromBase64Url(text);
+}
+
 class MaskedRound {
   #client;
   #round;
@@ -224,7 +230,7 @@ class MaskedRound {
   /** view: the round, which awaits this client. */
   async confirm(view) {
     this.#tell("confirming");
-    this.survivorsBody = fromBase64Url(view.survivor_set ?? "");
+    this.survivorsBody = shownBytes(view.survivor_set, "survivors");
     this.survivors = places(this.survivorsBody, this.entries.length);
     if (!this.survivors.has(this.place)) throw new RefusalError("the server's list of survivors leaves this client out");
     if ([...this.survivors].some((place) => !this.sharers.has(place))) throw new RefusalError("a survivor did not share its secrets");
@@ -259,7 +265,7 @@ class MaskedRound {
   async unmask(view) {
     this.#tell("unmasking");
     const clients = this.entries.length;
-    const signatures = slots(exact(fromBase64Url(view.confirmations ?? ""), 64 * clients, "confirmations"), 64);
+    const signatures = slots(exact(shownBytes(view.confirmations, "signatures"), 64 * clients, "confirmations"), 64);
     const signers = new Set([this.place]);
     for (const place of this.#together) {
       const key = this.entries[place].identityKey;

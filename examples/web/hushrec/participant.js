@@ -3,7 +3,7 @@
 import { ROUND, TASK } from "./answers.js";
 import { Api, pause } from "./api.js";
 import { AbstainedError, AlreadySummedError, ApiError, CertificateError, CodecError, FalseModelError, NotAttestedError, PolicyError, RefusalError, RoundLostError, ThresholdError } from "./errors.js";
-import { following, join, refreshRevocations } from "./enrolment.js";
+import { following, join, preview, refreshRevocations } from "./enrolment.js";
 import { fetchModel, keptModel } from "./model.js";
 import { takeMaskedPart } from "./masked_round.js";
 import { takeOneshotPart } from "./oneshot_round.js";
@@ -44,9 +44,9 @@ export class Participant {
    * Joins with an invitation, or goes on with the stored membership. organiser: {key, scope} that came with the app.
    * issue(request): obtains a certificate for the request's keys. policy: see POLICY in terms.js; with its `follow` a
    * stored task that is over is replaced by the one that follows it, or, if that is not possible, kept: `on` is told why.
-   * after: id of the stored task, to join the last one that follows it in its place. shown: what `following` returned and
-   * the user agreed to; `RefusalError` if the server names another task then, or other terms. A store has one task at a
-   * time, and does not go back to one that it has left.
+   * after: id of the stored task, to join the last one that follows it in its place. shown: what `following` or
+   * `preview` returned and the user agreed to; `RefusalError`, before it enrols, if the server names another task then,
+   * or other terms. A store has one task at a time, and does not go back to one that it has left.
    */
   static async join({ url, on = () => {}, store, ...how }) {
     const notFollowed = (reason) => on({ kind: "not-followed", reason });
@@ -54,6 +54,11 @@ export class Participant {
     const { signal } = how;
     const revoked = await refreshRevocations(joined.api, store, joined.terms, signal);
     return new Participant({ ...joined, store, uniform: secureUniform(), revoked }, on);
+  }
+
+  /** The JSON of the task that an invitation is for, checked against the policy, without using the invitation. */
+  static async preview({ url, on = () => {}, invitation, organiser, policy, signal }) {
+    return preview(apiOf(url, on), { invitation, organiser, policy, signal });
   }
 
   /** The JSON of the task that follows the stored one, checked against the policy, without enrolling; null if none does. */

@@ -184,6 +184,15 @@ def test_attack_a_server_enrols_in_something_else_than_the_user_agreed_to(
         client.close()
 
 
+class Unasked:
+    """A source of certificates that a client must not ask."""
+
+    scope, role = "tests", "member"
+
+    def issue(self, request: object) -> Any:
+        raise AssertionError("asked for a certificate")
+
+
 @pytest.mark.parametrize("lie", [None, "invited_task", "task"])
 def test_an_invitation_joins_the_task_that_was_shown(
     server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch, lie: str | None
@@ -203,10 +212,61 @@ def test_an_invitation_joins_the_task_that_was_shown(
 
         monkeypatch.setattr(ApiCalls, lie, answers)
         with pytest.raises(PolicyRefused if lie == "invited_task" else ContractBroken, match="other terms"):
-            client.join(invitation=invitation, shown=terms)
+            client.join(invitation=invitation, shown=terms, certificate=Unasked() if lie == "invited_task" else None)
         assert client.memberships() == []
         if lie == "invited_task":
             assert operator.task(task.task_id).members == 0  # nothing was sent
+
+
+def test_other_terms_of_the_task_that_follows_are_refused_before_a_certificate_is_asked_for(
+    server: AggregatorProcess, operator: Operator
+) -> None:
+    task, clients = finished(server.url, operator, "uncertified", PLAIN)
+    small_task(operator, "uncertified-2", users=USERS, follows=task.task_id)
+    terms = clients[0].following(task.name)
+    assert terms is not None
+    other = replace(terms, view=terms.view.model_copy(update={"task_id": "t_1"}))
+    with pytest.raises(PolicyRefused, match="another task"):
+        clients[0].join(after=task.name, shown=other, certificate=Unasked())
+    for client in clients:
+        client.close()
+
+
+def test_attack_a_server_enrols_a_client_that_was_shown_a_task_in_another_role(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = small_task(operator, "other-role", users=USERS)
+    true = ApiCalls.enrol
+
+    def enrol(self: ApiCalls, request: Any) -> Any:
+        return (yield from true(self, request)).model_copy(update={"role": "holder"})
+
+    monkeypatch.setattr(ApiCalls, "enrol", enrol)
+    with new_client(server.url, PLAIN) as client, pytest.raises(ContractBroken, match="with other rights"):
+        client.join(invitation=task.invitation, shown=client.preview(task.invitation))
+
+
+def test_the_command_joins_the_task_whose_terms_it_has_printed(
+    server: AggregatorProcess, operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, asked = small_task(operator, "printed", users=USERS), list[str]()
+    true = ApiCalls.invited_task
+
+    def changing(self: ApiCalls, invitation: str) -> Any:
+        view = yield from true(self, invitation)
+        asked.append(invitation)
+        schedule = view.schedule.model_copy(update={"rounds": view.schedule.rounds + len(asked) - 1})
+        return view.model_copy(update={"schedule": schedule})
+
+    monkeypatch.setattr(ApiCalls, "invited_task", changing)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    items = tmp_path / "items.txt"
+    items.write_text("1\n2\n3")
+    own = "--interactions", str(items), "--identity", str(tmp_path / "me.key"), "--allow-plain", "--min-cohort", "2"
+    status, _, error = hushrec("join", server.url, "--invitation", task.invitation, *own, COLUMNS="200")
+    assert (status, len(asked)) == (1, 2)
+    assert "or has other terms" in error
+    assert operator.task(task.task_id).members == 0
 
 
 def test_a_client_of_a_finished_task_can_be_opened_if_the_server_does_not_carry_it_over(

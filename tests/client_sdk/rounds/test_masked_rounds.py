@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from client_sdk import Event, Identity, Operator, Policy, PolicyRefused, RoundMissed
+from client_sdk.api.calls import ApiCalls
 from client_sdk.api.http import SyncDriver
 from client_sdk.lab.fleet_rounds import FleetRound
 from client_sdk.organiser import TrialOrganiser
@@ -54,6 +55,40 @@ def test_a_fleet_with_dropouts(server: AggregatorProcess, operator: Operator) ->
             assert (stage, played.state) == (stage, "complete")
             assert played.survivors == (USERS if stage == "unmasking" else USERS - 1)
             assert [missed.reason for missed in played.missed] == ["simulated dropout"]
+
+
+@pytest.mark.parametrize("text", [None, "no base64", "AAAAAAAA"])
+@pytest.mark.parametrize(("state", "field"), [("confirming", "survivor_set"), ("unmasking", "confirmations")])
+def test_a_client_that_the_round_shows_nothing_usable_leaves_it_and_awaits_the_next_one(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch, state: str, field: str, text: Any
+) -> None:
+    """The server has lost its last message, or sends bytes of another form. The others finish the round."""
+    name = f"shown-{state}-{'none' if text is None else len(text)}"
+    masked = {"mechanism": "masked", "mechanism_parameters": {"dropout": 0.2}}
+    task, missed, asked = small_task(operator, name, users=USERS, rounds=2, **masked), list[RoundMissed](), list[Any]()
+    true = ApiCalls.current_round
+
+    def current_round(self: ApiCalls, *how: Any) -> Any:
+        found = yield from true(self, *how)
+        if self not in asked or found is None or (found.view.number, found.view.state) != (1, state):
+            return found
+        return replace(found, view=found.view.model_copy(update={field: text}))
+
+    def listen(event: Event) -> None:
+        if isinstance(event, RoundMissed):
+            missed.append(event)
+
+    with joined(server.url, task, USERS) as parts:
+        asked.append(parts[0].part.member.calls)
+        monkeypatch.setattr(ApiCalls, "current_round", current_round)
+        reports = take_part_together(parts, interactions(USERS), partial(Task.take_part, progress=listen))
+    assert [[one.round for one in own] for own in reports] == [[2], *[[1, 2]] * (USERS - 1)]
+    (left,) = missed
+    reason = "shows this client no" if text is None else "sent a malformed message"
+    assert left.round == 1 and reason in left.reason
+    first, second = (operator._driver.run(operator._calls.round(task.task_id, number)) for number in (1, 2))
+    assert (first.state, first.survivors, first.refusals) == ("complete", USERS, {"survivors": 1})
+    assert (second.state, second.refusals) == ("complete", {})
 
 
 def test_attack_a_server_makes_models_up(tmp_path: Path) -> None:
