@@ -20,7 +20,14 @@ from protocols.recipes.next_item import next_length
 from protocols.recipes.privirec_defaults import MOST_COMPONENTS as MOST_COMPONENTS
 from protocols.recipes.privirec_defaults import components_within
 from protocols.recipes.registry import recipe_entry, recipes
-from protocols.sums.groups import GroupedParameters, Works, default_groups
+from protocols.sums.groups import (
+    LEAST_GROUPS,
+    MOST_ADVISED,
+    SMALLEST_SPLIT,
+    GroupedParameters,
+    Works,
+    default_groups,
+)
 from protocols.sums.registry import mechanism_entry, parameters_of
 from protocols.task_terms import carriers
 
@@ -120,15 +127,30 @@ def works_in_groups(mechanism: str, given: Mapping[str, Any]) -> Works | None:
     return own.works if isinstance(own, GroupedParameters) else None
 
 
+SPLIT_BY_ITSELF: Final = (
+    f"{LEAST_GROUPS} to {MOST_ADVISED} in most cohorts of {SMALLEST_SPLIT:,} clients or more of colr and fedmf"
+)
+"""What new tasks get for `groups`, in words; docs/oneshot.md has the conditions."""
+
+
+def is_split_by_itself(mechanism: str) -> bool:
+    """Return whether the cohorts of a new task with this mechanism may be split by `groups_for`."""
+    model = parameters_of(mechanism)
+    return model is not None and issubclass(model, GroupedParameters) and model.free_for_clients
+
+
 def groups_for(recipe: str, mechanism: str, given: Mapping[str, Any], schedule: Schedule) -> int:
     """Return into how many groups the cohorts of a new task are split by itself, whose maker says nothing of groups.
 
     More than 1 where what that stops and what it says were measured, clients send the same, cohorts take turns, and
     groups are large (`default_groups`). given: the mechanism's parameters that its maker names.
     """
-    model = parameters_of(mechanism)
-    free = model is not None and issubclass(model, GroupedParameters) and model.free_for_clients
-    if not free or recipe not in IN_GROUPS or schedule.sampling == "uniform" or {"groups", "tau"} & given.keys():
+    if (
+        not is_split_by_itself(mechanism)
+        or recipe not in IN_GROUPS
+        or schedule.sampling == "uniform"
+        or {"groups", "tau"} & given.keys()
+    ):
         return 1
     return default_groups(schedule.cohort_size, schedule.min_clients)
 

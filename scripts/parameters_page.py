@@ -14,7 +14,7 @@ from dataclasses import fields
 from itertools import pairwise
 from typing import Final, get_type_hints
 
-from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
+from aggregator_service.tasks.parameter_rows import ParameterRow, mechanism_rows, parameter_rows
 from client_sdk.training.base import TrainingConfig
 from client_sdk.training.fair import FairConfig
 from client_sdk.training.mf import MFConfig
@@ -25,7 +25,7 @@ from protocols.messages import Schedule
 from protocols.recipes.registry import OWN as RECIPES
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import OWN as MECHANISMS
-from protocols.sums.registry import mechanism_entry, parameters_of
+from protocols.sums.registry import mechanism_entry
 from protocols.task_terms import carriers
 
 TRAINING: Final[dict[type[TrainingConfig], str]] = {
@@ -65,8 +65,8 @@ def page() -> str:
         parts += [f"### {name}", f"Source: {_sentence(recipe_entry(name).source)}", _table(rows)]
     parts.append("## Mechanisms")
     for name in sorted(MECHANISMS):
-        model = parameters_of(name)
-        table = "It has no parameters." if model is None else _table(parameter_rows(model))
+        rows = mechanism_rows(name)
+        table = _table(rows) if rows else "It has no parameters."
         parts += [f"### {name}", _sentence(mechanism_entry(name).source), table]
     parts += [
         "## Combinations",

@@ -25,7 +25,7 @@ from aggregator_service.tasks.files import read_initial, read_items
 from aggregator_service.tasks.parameter_rows import parameter_help
 from aggregator_service.tasks.starts import StartSource, check_no_evaluation, check_start, with_start, with_values
 from aggregator_service.tasks.task_views import plan_request
-from protocols.advice import Variant
+from protocols.advice import Variant, is_split_by_itself
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule
@@ -33,6 +33,7 @@ from protocols.messages.privacy import Privacy
 from protocols.parameter_text import named_values, validated
 from protocols.recipes.private import Private
 from protocols.recipes.registry import recipe_entry, recipes
+from protocols.sums.groups import SMALLEST_SPLIT
 from protocols.sums.registry import mechanisms
 
 Epsilon = Annotated[
@@ -266,13 +267,19 @@ def task_create(
             catalogue=catalogue,
             start=before,
         )
-        if (groups := request.mechanism.parameters.get("groups", 1)) > 1 and not any(
-            each.startswith("groups=") for each in mechanism_parameter or []
-        ):
+        says = any(each.startswith("groups=") for each in mechanism_parameter or [])
+        if (groups := request.mechanism.parameters.get("groups", 1)) > 1 and not says:
             typer.echo(
                 f"each round has {groups} groups of {planned.cohort_size // groups:,} clients with a sum each, so that "
                 "one member that lies spoils little; clients send the same, but fetch the sums of all groups, which "
                 "everybody sees: -m groups=1 for one sum (docs/oneshot.md#groups)",
+                err=True,
+            )
+        elif groups == 1 and not says and is_split_by_itself(mechanism) and planned.cohort_size >= SMALLEST_SPLIT:
+            typer.echo(
+                "each round has one sum, which one member that lies can make into anything: this cohort is not split "
+                "into groups by itself (docs/oneshot.md#groups says why); -m groups=N does, N a divisor of cohort_size "
+                "that is 3 or more",
                 err=True,
             )
         check_start(request)

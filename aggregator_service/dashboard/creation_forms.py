@@ -23,7 +23,7 @@ from aggregator_service.storage.schema import TaskRow
 from aggregator_service.tasks.committee_keys import committee_size
 from aggregator_service.tasks.creation import add_task, evaluation_block, privacy_block, requested
 from aggregator_service.tasks.files import read_items
-from aggregator_service.tasks.parameter_rows import ParameterRow, parameter_rows
+from aggregator_service.tasks.parameter_rows import ParameterRow, mechanism_rows, parameter_rows
 from aggregator_service.tasks.starts import check_start
 from aggregator_service.tasks.task_views import create_invitation, plan_request
 from protocols.advice import RECOMMENDED
@@ -34,7 +34,7 @@ from protocols.messages.privacy import Privacy
 from protocols.parameter_text import first_fault, named_values, validated
 from protocols.plugins import Entry
 from protocols.recipes.registry import recipe_entry, recipes
-from protocols.sums.registry import mechanism_entry, mechanisms, parameters_of
+from protocols.sums.registry import mechanism_entry, mechanisms
 from protocols.task_terms import check_combination
 
 _FIRST: Final = ("masked", "oneshot")
@@ -78,14 +78,13 @@ def field_groups(recipe: str, mechanism: str) -> list[FieldGroup]:
     own = [row for row in rows if row.name not in _BY_COMMAND]
     schedule = parameter_rows(Schedule)
     required = [row for row in own if row.default == "required"]
-    sums = parameters_of(mechanism)
     evaluation = [row for row in parameter_rows(Evaluation) if row.name in _EVALUATION]
     privacy = _privacy_rows() if "noise" in mechanism_entry(mechanism).carries else []
     groups = [
         FieldGroup("Data", "recipe", required, folded=False),
         FieldGroup("Rounds", "schedule", [row for row in schedule if row.name in _SCHEDULE_FIRST], folded=False),
         FieldGroup(f"Recipe {recipe}", "recipe", [row for row in own if row not in required]),
-        FieldGroup(f"Mechanism {mechanism}", "mechanism", [] if sums is None else parameter_rows(sums)),
+        FieldGroup(f"Mechanism {mechanism}", "mechanism", mechanism_rows(mechanism)),
         FieldGroup("Schedule", "schedule", [row for row in schedule if row.name not in _SCHEDULE_FIRST]),
         FieldGroup("Evaluation by the clients", "evaluation", evaluation),
         FieldGroup("Differential privacy", "privacy", privacy),

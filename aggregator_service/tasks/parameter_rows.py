@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from protocols.advice import RECOMMENDED
+from protocols.advice import RECOMMENDED, SPLIT_BY_ITSELF, is_split_by_itself
 from protocols.messages import Schedule
 from protocols.recipes.registry import recipe_entry
 from protocols.sums.registry import parameters_of
@@ -75,16 +75,24 @@ def as_text(rows: Iterable[ParameterRow]) -> str:
 def parameter_help(recipe: str, mechanism: str) -> str:
     """Return the rows of the page of parameters for this choice as text; `ParameterError` for an unknown name."""
     own = recipe_entry(recipe).parameters
-    sums = parameters_of(mechanism)
+    sums = mechanism_rows(mechanism)
     parts = [
         f"Recipe {recipe}, -r name=value:",
         as_text(parameter_rows(own, RECOMMENDED.get(recipe))),
         f"Mechanism {mechanism}, -m name=value:",
-        "  no parameters" if sums is None else as_text(parameter_rows(sums)),
+        as_text(sums) if sums else "  no parameters",
         "Schedule, -s name=value:",
         as_text(parameter_rows(Schedule)),
     ]
     return "\n\n".join(f"{parts[i]}\n{parts[i + 1]}" for i in range(0, len(parts), 2))
+
+
+def mechanism_rows(mechanism: str) -> list[ParameterRow]:
+    """Return the rows of a mechanism's parameters; none where it has no parameters."""
+    model = parameters_of(mechanism)
+    if model is None:
+        return []
+    return parameter_rows(model, {"groups": SPLIT_BY_ITSELF} if is_split_by_itself(mechanism) else None)
 
 
 def _type(annotation: Any) -> str:

@@ -211,7 +211,8 @@ class Policy:
         this policy's values, others keep their defaults. No sum is over fewer clients than the larger of `min_cohort`
         and the schedule's `min_clients`.
         """
-        asked = {each.name: getattr(self, each.name) for each in fields(cast(Any, kind)) if hasattr(self, each.name)}
+        own = {each.name for each in fields(self)}
+        asked = {each.name: getattr(self, each.name) for each in fields(cast(Any, kind)) if each.name in own}
         return kind(**{**asked, "min_cohort": max(self.min_cohort, schedule.min_clients)})
 
     def min_difference(self, schedule: Schedule) -> int:

@@ -137,6 +137,9 @@ FEWEST_BY_DEFAULT: Final = 1000
 750 clients is at most 0.018 above what counts say, as area under the curve, and of one of 500 0.030 (`bench.exposure`);
 a default may add 0.02."""
 
+SMALLEST_SPLIT: Final = LEAST_GROUPS * FEWEST_BY_DEFAULT
+"""Clients of the smallest cohort that is split by itself."""
+
 Works = Callable[[int, int], bool]
 """Whether a round of so many clients in so many groups works."""
 

@@ -43,7 +43,8 @@ class MechanismEntry(Entry):
     """The state in which its rounds begin."""
     requirements: str | None = None
     """"module:class" of what a client requires of a task and its rounds: a dataclass, made from the fields of the same
-    names of `client_sdk.Policy`, whose `check_parameters` raises `RefusalError`. None where it requires nothing."""
+    names of `client_sdk.Policy`, with at least `min_cohort`, whose `check_parameters`, which gets the `parameters` of
+    the mechanism's plans, raises `RefusalError`. None where it requires nothing."""
 
     not_simulated: str = ""
     """Why the laboratory does not simulate its sums, and what to choose; "" where it does."""

@@ -329,8 +329,8 @@ class FactorDemo:
 
     def announcement(self) -> str:
         """Return what the demo is about to do."""
-        hidden = mechanism_entry(self.arms[0].mechanism)
-        return f"Training on [bold]{self.request.dataset}[/]; sums are of {hidden.name} ({hidden.text})."
+        entry = mechanism_entry(self.arms[0].mechanism)
+        return f"Training on [bold]{self.request.dataset}[/] with the mechanism {entry.name}: {entry.text}."
 
     def run(self, server: DemoServer, console: Console) -> DemoResult:
         """Train in every arm."""

@@ -98,8 +98,9 @@ def test_after_a_group_of_several_the_next_one_waits_for_more(
         await asyncio.gather(write(KEYS[1]), write(KEYS[2]))
         assert (len(counted), len(gathering)) == (2, 0)
         first = write(KEYS[3])
-        while not gathering:
-            await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            while not gathering:
+                await asyncio.sleep(0)
         second = write(KEYS[4])
         await asyncio.sleep(0)
         assert len(counted) == 2
