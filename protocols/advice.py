@@ -22,7 +22,6 @@ from protocols.recipes.privirec_defaults import components_within
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.groups import (
     LEAST_GROUPS,
-    MOST_ADVISED,
     SMALLEST_SPLIT,
     GroupedParameters,
     Works,
@@ -127,9 +126,7 @@ def works_in_groups(mechanism: str, given: Mapping[str, Any]) -> Works | None:
     return own.works if isinstance(own, GroupedParameters) else None
 
 
-SPLIT_BY_ITSELF: Final = (
-    f"{LEAST_GROUPS} to {MOST_ADVISED} in most cohorts of {SMALLEST_SPLIT:,} clients or more of colr and fedmf"
-)
+SPLIT_BY_ITSELF: Final = f"1; from {SMALLEST_SPLIT:,} clients on {LEAST_GROUPS} or more"
 """What new tasks get for `groups`, in words; docs/oneshot.md has the conditions."""
 
 

@@ -423,4 +423,4 @@ def test_cohorts_are_split_into_groups_by_themselves_only_where_these_are_large_
     assert groups_of("m", "oneshot", clients=3000, recipe="pfedclr") == 1
     for mechanism, said in (("oneshot", 1), ("masked", 0)):
         help_text = command("task", "create", "--recipe", "colr", "--mechanism", mechanism, "--help-parameters")
-        assert help_text.count("new tasks get 3 to 10 in most cohorts of 3,000 clients or more") == said
+        assert help_text.count("new tasks get 1; from 3,000 clients on 3 or more") == said
