@@ -105,6 +105,11 @@ def b64encode(body: bytes) -> str:
     return base64.urlsafe_b64encode(body).rstrip(b"=").decode("ascii")
 
 
+def b64length(length: int) -> int:
+    """Return how many characters `b64encode` makes of `length` bytes."""
+    return -(-length * 4 // 3)
+
+
 def b64decode(text: str, length: int | None = None) -> bytes:
     """Decode the text of `b64encode`; `CodecError` for any other form, or another number of bytes than `length`."""
     try:

@@ -31,6 +31,7 @@ from aggregator_service.storage.stage_rows import (
     clients_with,
     count_of,
     find_handout,
+    handed_out_bytes,
     message_bodies,
     takes_part,
 )
@@ -42,7 +43,6 @@ from aggregator_service.tasks.committee_keys import (
 )
 from aggregator_service.tasks.plans import plan_round
 from protocols.codec import Reader
-from protocols.crypto.keys import SIGNATURE_BYTES
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.groups import group_of_each
@@ -116,9 +116,9 @@ def _hand_out_confirmations(
 
 
 def _handed_out_bytes(session: Session, task: TaskRow, round_: RoundRow, _event: RoundEvent) -> int:
-    """Return the bytes that the committee fetches in the round's state, if all of it does."""
+    """Return the bytes that the committee gets in the round's state, if all of it does."""
     if round_.state == RoundState.UNMASKING:
-        return round_.committee * SIGNATURE_BYTES * count_of(session, round_.id, "confirm")
+        return handed_out_bytes(session, round_, "confirmations")
     survivors, length = statement_bytes(session, round_.id)
     sealed = survivors * OneshotPlan.of(plan_round(task, round_).sum_plan).sealed_bytes
     return round_.committee * (length + sealed)

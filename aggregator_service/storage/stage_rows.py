@@ -26,6 +26,7 @@ from aggregator_service.storage.schema import (
     RoundRow,
     StageMessageRow,
 )
+from protocols.codec import b64length
 from protocols.messages.stages import MESSAGE_IN, MaskedMessage, StageMessage, prerequisite_of
 
 StagePart = Literal["asked", "committee", "advertise", "share", "contribute", "confirm", "unmask"]
@@ -177,7 +178,10 @@ def find_handout(session: Session, round_id: int, kind: Handout, recipient: str 
 
 
 def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:
-    """Return the bytes of a handout that the clients of the current stage fetch, if all of them do."""
+    """Return the bytes of a handout that the clients of the current stage get, if all of them do.
+
+    What is the same for everybody is base64url in the view of the round.
+    """
     selected = HandoutRow.round_id == round_.id, HandoutRow.kind == kind
     # A literal, no parameter: PostgreSQL must recognise the expression of GROUP BY in the select list.
     to_everybody = HandoutRow.recipient == literal_column("''")
@@ -185,7 +189,7 @@ def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:
     asked = prerequisite(round_)
     clients = 0 if asked is None else count_of(session, round_.id, asked)
     rows = session.execute(lengths.group_by(to_everybody))
-    return sum(int(length) * (clients if to_all else 1) for to_all, length in rows)
+    return sum(b64length(int(length)) * clients if to_all else int(length) for to_all, length in rows)
 
 
 def scrub_stages(session: Session, round_id: int) -> None:

@@ -16,6 +16,7 @@ from functools import partial
 from tempfile import SpooledTemporaryFile
 from typing import Final
 
+from client_sdk.api.calls import RoundChanged
 from client_sdk.api.wire import Program, work
 from client_sdk.committee.record import (
     client_tag,
@@ -82,9 +83,9 @@ class CommitteeMember(Role):
             return 0.0
         return poll_seconds
 
-    def on_round(self, view: RoundView) -> Program[None]:
+    def on_round(self, change: RoundChanged) -> Program[None]:
         """Do this member's part in the newest round."""
-        return self.attend(view)
+        return self.attend(change.view)
 
     def on_waiting(self, change: NothingNew) -> Program[None]:
         """Publish again what the server has lost."""

@@ -62,6 +62,8 @@ class OwnRound:
     """The round as it opened."""
     history: History
     progress: Progress = ignore_event
+    etag: str | None = field(default=None, kw_only=True)
+    """Of the poll that was answered with `view`; None if it is not known."""
     traffic: Traffic = field(default_factory=Traffic)
     """Bytes of the programs that were `metered`."""
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))

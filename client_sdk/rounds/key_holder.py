@@ -59,9 +59,9 @@ class KeyHolder(Role):
             yield from self.deliver(0.0 if self._started else poll_seconds)
         return poll_seconds if self._started else 0.0
 
-    def on_round(self, view: messages.RoundView) -> Program[None]:
+    def on_round(self, change: RoundChanged) -> Program[None]:
         """Note that rounds have begun: from now on, new members are looked for between polls of the rounds."""
-        del view
+        del change
         self._started = True
         yield from ()
 

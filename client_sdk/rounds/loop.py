@@ -72,9 +72,9 @@ class Role:
         yield from ()
         return 0.0 if change is None else poll_seconds
 
-    def on_round(self, view: RoundView) -> Program[None]:
+    def on_round(self, change: RoundChanged) -> Program[None]:
         """Do what the newest round asks of this client."""
-        del view
+        del change
         yield from ()
 
     def on_waiting(self, change: NothingNew) -> Program[None]:
@@ -135,8 +135,8 @@ def _follow(role: Role, stop: Stop | None, poll_seconds: float) -> Program[TaskE
                 yield from role.on_end(change)
                 progress(change)
                 return change
-            case RoundChanged(view):
-                yield from role.on_round(view)
+            case RoundChanged():
+                yield from role.on_round(change)
             case NothingNew():
                 waiting = yield from report_waiting(change, member.terms.mechanism.needs_keyring, waiting, progress)
                 yield from role.on_waiting(change)
@@ -218,15 +218,16 @@ class _Contributor(Role):
         more = "; it takes no part in sums that it took part in before" if ended else ""
         return f"this client takes over the server's model and goes on{more}"
 
-    def on_round(self, view: RoundView) -> Program[None]:
+    def on_round(self, change: RoundChanged) -> Program[None]:
         """Take part in the round, if it asks this client for the first time."""
+        view = change.view
         asks = view.state == self.member.terms.entry.opens_in and view.in_cohort
         if view.number <= self._handled or not asks or view.contributed or view.delivered:
             return  # an earlier process may have sent this client's first message already
         self._handled = view.number
         outcome: RoundReport | RoundMissed | RoundAbstained
         try:
-            outcome = yield from play(self.part, view, self.history, self.progress)
+            outcome = yield from play(self.part, view, self.history, self.progress, change.etag)
             self.reports.append(outcome)
         except Abstained as error:
             outcome = RoundAbstained(view.number, str(error))
@@ -249,15 +250,17 @@ class _Contributor(Role):
             self.progress(ModelBehind(str(error)))
 
 
-def play(part: Part, view: RoundView, history: History, progress: Progress = ignore_event) -> Program[RoundReport]:
-    """Take part in the round `view` and return the report.
+def play(
+    part: Part, view: RoundView, history: History, progress: Progress = ignore_event, etag: str | None = None
+) -> Program[RoundReport]:
+    """Take part in the round `view`, which a poll answered with `etag`, and return the report.
 
     Raises `PolicyRefused`, the errors of the upload, `RoundLost`, `RefusalError` and `ThresholdError` in masked and
     one-shot rounds, `Abstained`, and the error of a training that failed in a `plain` task. The server is told when
     this client refuses the round or abstains.
     """
     try:
-        return (yield from _round_kind(part.member)(part, view, history, progress).take_part())
+        return (yield from _round_kind(part.member)(part, view, history, progress, etag=etag).take_part())
     except REFUSED as error:
         yield from tell_refusal(part.member, view.number, error)
         raise

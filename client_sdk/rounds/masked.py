@@ -72,7 +72,7 @@ class MaskedRound(OwnRound):
         Raises `RoundLost` when the round ends before this client has sent all its messages, `NotFound` when the server
         has lost it, and what `advance` raises.
         """
-        view, etag, member = self.view, None, self.part.member
+        view, etag, member = self.view, self.etag, self.part.member
         while True:
             yield from self.advance(view)
             if self.finished:

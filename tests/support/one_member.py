@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from client_sdk import Identity, MemoryStore, Policy
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.calls import ApiCalls
+from client_sdk.api.calls import ApiCalls, RoundChanged
 from client_sdk.api.wire import Program, Request, Response, content_digest
 from client_sdk.history import History
 from client_sdk.model.follow import ModelFollower
@@ -52,7 +52,9 @@ def aggregate_of(terms: TaskTerms, keyring: Keyring | None, clients: int = SURVI
 
 def attempt(part: Part, view: RoundView, progress: Progress) -> Program[None]:
     """Take part in a round as `take_part` does, with its outcome as an event."""
-    yield from _Contributor(part, HISTORY, progress).on_round(view.model_copy(update={"in_cohort": True}))
+    yield from _Contributor(part, HISTORY, progress).on_round(
+        RoundChanged(view.model_copy(update={"in_cohort": True}), None)
+    )
 
 
 NOW = 1_790_000_000

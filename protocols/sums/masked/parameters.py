@@ -61,6 +61,9 @@ from protocols.sums.wire import packed_bytes
 Mode = Literal["curious", "semi-malicious"]
 
 MOST_CLIENTS: Final = 2**31 - 1
+MOST_SIGNERS: Final = 190_000
+"""Clients of a round in which all sign: their signatures, base64url in the view of the round, have 16.2 MB, and clients
+accept views of 16 MiB."""
 _MOST_NEIGHBOURS: Final = 1024
 
 _MORE_CLIENTS: Final = 32
@@ -118,8 +121,17 @@ class MaskedParameters(GroupedParameters):
             raise ValueError(f"{self.spare} spare bits leave fewer than {FEWEST_BITS} of {self.bits}: choose fewer")
         return self
 
+    def require_signers(self, clients: int) -> None:
+        """Raise `ParameterError` if no client accepts the signatures of so many clients."""
+        if self.mode == "semi-malicious" and clients > MOST_SIGNERS:
+            raise ParameterError(
+                f"each client downloads the signatures of all, and accepts those of {MOST_SIGNERS:,} at most: choose a "
+                "smaller cohort_size, or one-shot sums"
+            )
+
     def works(self, clients: int, groups: int) -> bool:
         try:
+            self.require_signers(clients)
             choose_neighbourhood(clients, self.corrupt, self.dropout, self.mode, self.sigma, self.eta, groups)
         except ParameterError:
             return False

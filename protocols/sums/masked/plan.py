@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import numpy as np
 
-from protocols.codec import exact
+from protocols.codec import b64length, exact
 from protocols.crypto.keys import DIGEST_BYTES, SEED_BYTES, digest
 from protocols.errors import ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
@@ -111,7 +111,8 @@ class MaskedPlan(RingPlan):
         return quorum(self.parameters.corrupt, most, self.groups)
 
     def check_cohort(self, clients: int) -> None:
-        """Raise `ParameterError` if a roster of so many clients has no neighbourhood."""
+        """Raise `ParameterError` if a roster of so many clients has no neighbourhood, or too many signatures."""
+        self.parameters.require_signers(clients)
         self.neighbourhood(clients)
 
     def trust(self, cohort: int) -> list[str]:
@@ -154,7 +155,7 @@ class MaskedPlan(RingPlan):
         down = wire.roster_bytes(clients, id_bytes, own.degree)
         down += wire.inbox_bytes(clients, own.degree, (own.degree + 1) // 2)
         shown = wire.set_bytes(clients), wire.confirmations_bytes(clients) if self.confirms else 0
-        return sum(stages.values()) - stages["contribute"], down + sum(-(-length * 4 // 3) for length in shown)
+        return sum(stages.values()) - stages["contribute"], down + sum(map(b64length, shown))
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -81,6 +81,8 @@ def test_the_funnel_and_the_states_of_a_masked_round(api: Api, clock: ManualCloc
     assert [one.seconds(clock.now()) for one in active[1:3]] == [3601, 3601]
     roster = active[1].handed_out
     assert roster > 0 and roster % 6 == 0  # the same bytes for each client that advertised
+    # in the view of the round, base64url: a byte of survivors, and a signature for each of 6 members
+    assert [one.handed_out for one in active[3:]] == [4 * 2, 4 * 512]
     assert "contributed contribution stored 4 67 %" in text_of(api, task, 1)
 
 
@@ -252,6 +254,11 @@ def test_the_committee_of_a_one_shot_task(api: Api) -> None:
     assert list(states) == ["collecting", "confirming", "unmasking", "complete"]
     sealed, statements = clients[0].committee(1).context.plan.sealed_bytes, members[0].fetch(1, "statements")
     assert states["confirming"].handed_out == 5 * (len(statements) + 3 * sealed)
+    for member in members[1:]:
+        assert member.confirm(1).status_code == 201
+    task.wait_round(1, "unmasking")
+    unmasking = next(one for one in tally(api, task).states() if one.state == "unmasking")
+    assert unmasking.handed_out == 5 * 427  # 5 signatures, base64url
 
 
 def test_reported_metrics_become_plots_and_tables(world: World) -> None:

@@ -57,6 +57,27 @@ def test_a_fleet_with_dropouts(server: AggregatorProcess, operator: Operator) ->
             assert [missed.reason for missed in played.missed] == ["simulated dropout"]
 
 
+def test_a_member_polls_for_what_it_has_not_seen(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once a poll has shown it a round, each one that waits has an ETag: none is answered by what the member knows."""
+    task, true = small_task(operator, "polls", users=USERS, mechanism="masked"), ApiCalls.current_round
+    seen, blind = set[str](), list[str]()
+
+    def current_round(self: ApiCalls, task_id: str, etag: str | None = None, wait: float = 0.0) -> Any:
+        if etag is None and wait and self.token in seen:
+            blind.append(str(self.token))
+        found = yield from true(self, task_id, etag, wait)
+        if found is not None:
+            seen.add(str(self.token))
+        return found
+
+    with joined(server.url, task, USERS) as parts:
+        monkeypatch.setattr(ApiCalls, "current_round", current_round)
+        reports = take_part_together(parts, interactions(USERS))
+    assert ([len(own) for own in reports], len(seen), blind) == ([2] * USERS, USERS, [])
+
+
 @pytest.mark.parametrize("text", [None, "no base64", "AAAAAAAA"])
 @pytest.mark.parametrize(("state", "field"), [("confirming", "survivor_set"), ("unmasking", "confirmations")])
 def test_a_client_that_the_round_shows_nothing_usable_leaves_it_and_awaits_the_next_one(

@@ -284,7 +284,8 @@ def test_members_of_a_plain_task_go_on_at_once_and_those_of_an_encrypted_one_can
     assert contributor.known_rounds() == (1, 1)
     assert then in contributor.on_restored(0)
     member.released, member.last = {}, 0
-    member.runner.run(contributor.on_round(member.asked.model_copy(update={"in_cohort": True})))
+    opened = member.asked.model_copy(update={"in_cohort": True})
+    member.runner.run(contributor.on_round(RoundChanged(opened, None)))
     (told,) = member.events
     if mechanism == "plain":
         assert isinstance(told, RoundReport) and len(member.requests("/contributions/")) == 1

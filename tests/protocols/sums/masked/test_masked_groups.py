@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from protocols.codec import b64length
 from protocols.errors import BudgetError, CodecError, ParameterError, RefusalError, ThresholdError
 from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, Segment, VectorLayout
 from protocols.sums.ckks.mechanism import CKKS
@@ -17,6 +18,7 @@ from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, cor
 from protocols.sums.masked.plan import MASKED, MaskedPlan, encode, make_plan
 from protocols.sums.masked.roster import RosterEntry, open_roster
 from protocols.sums.masked.run import MaskedRun, run_masked_sum
+from protocols.sums.masked.wire import confirmations_bytes
 from tests.protocols.sums.masked.rounds import entry_of, is_member, round_context
 
 GROUPS = 3
@@ -202,6 +204,18 @@ def test_terms_without_groups_are_what_they_were() -> None:
     assert MaskedParameters(groups=3, tau=1.7).model_dump(mode="json")["tau"] == 1.7
     with pytest.raises(ValueError, match="set groups, too"):
         MaskedParameters(tau=1.7)
+
+
+def test_no_more_members_sign_than_a_client_downloads_signatures_of() -> None:
+    clients = 190_000
+    assert b64length(confirmations_bytes(clients)) < 2**24 - 2**19
+    signed, trusted = (make_plan({"mode": mode}, LAYOUT, clients + 1) for mode in ("semi-malicious", "curious"))
+    for plan in (signed, trusted):
+        plan.check_cohort(clients)
+    trusted.check_cohort(clients + 1)
+    with pytest.raises(ParameterError, match=r"signatures of all, and accepts those of 190,000 at most"):
+        signed.check_cohort(clients + 1)
+    assert [plan.parameters.works(clients + 1, 1) for plan in (signed, trusted)] == [False, True]
 
 
 def test_the_advised_groups_are_as_many_as_a_plan_takes() -> None:
