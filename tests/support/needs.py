@@ -173,6 +173,8 @@ def _mount() -> str | None:
 
 UPGRADED_FROM: Final = "2276a2a1"
 """The commit from which members and servers upgrade in tests. Raise it to the newest one that others may run."""
+MASKED_FROM: Final = "bbdbab21"
+"""The same for masked tasks: the first commit whose rounds show survivors and signatures to who is awaited."""
 
 
 def _history() -> Path | None:

@@ -18,61 +18,61 @@ from typing import Any
 import pytest
 
 from tests.support.api import Api, checked
-from tests.support.needs import UPGRADED_FROM, required
+from tests.support.needs import MASKED_FROM, UPGRADED_FROM, required
 from tests.support.server import AggregatorProcess
 from tests.upgrade import federation
 
 
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The start of a command that runs Python with the packages of the earlier state."""
-    before = tmp_path_factory.mktemp("before")
-    archive = ["git", "archive", UPGRADED_FROM, "protocols", "client_sdk", "aggregator_service"]
+def python_of(folder: Path, commit: str) -> list[str]:
+    """Return the start of a command that runs Python with the packages of an earlier state, which `folder` keeps."""
+    folder.mkdir()
+    archive = ["git", "archive", commit, "protocols", "client_sdk", "aggregator_service"]
     made = subprocess.run(archive, cwd=required("history"), capture_output=True, check=True)
     with tarfile.open(fileobj=io.BytesIO(made.stdout)) as packages:
-        packages.extractall(before, filter="data")
-    return ["env", f"PYTHONPATH={before}", sys.executable, "-P"]
+        packages.extractall(folder, filter="data")
+    return ["env", f"PYTHONPATH={folder}", sys.executable, "-P"]
 
 
-def test_tasks_go_on_after_an_upgrade(tmp_path: Path, python: list[str]) -> None:
-    """First the server is upgraded and then the members, or the other way round; every round is complete."""
-    data, kept = tmp_path / "data", tmp_path / "members"
+@pytest.mark.parametrize(("mechanism", "commit"), [("masked", MASKED_FROM), ("ckks", UPGRADED_FROM)])
+def test_a_task_goes_on_after_an_upgrade(tmp_path: Path, mechanism: str, commit: str) -> None:
+    """First the server is upgraded and then the members (masked), or the other way round; every round is complete."""
+    data, kept, python = tmp_path / "data", tmp_path / "members", python_of(tmp_path / "before", commit)
 
-    def take_part_before(**until: int) -> dict[str, Any]:
+    def take_part_before(until: int) -> dict[str, Any]:
         """Run the members with the code of the earlier state."""
-        script, asked = Path(__file__).with_name("federation.py"), [f"{how}={last}" for how, last in until.items()]
-        command = [*python, str(script), server.url, server.operator_token, str(kept), *asked]
+        script = Path(__file__).with_name("federation.py")
+        command = [*python, str(script), server.url, server.operator_token, str(kept), f"{mechanism}={until}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
         assert done.returncode == 0, done.stderr[-4000:]
-        return dict(json.loads(done.stdout.splitlines()[-1]))
+        return dict(json.loads(done.stdout.splitlines()[-1])[mechanism])
 
-    def take_part(**until: int) -> dict[str, Any]:
-        return federation.main(server.url, server.operator_token, kept, until)
+    def take_part(until: int) -> dict[str, Any]:
+        return dict(federation.main(server.url, server.operator_token, kept, {mechanism: until})[mechanism])
 
     server = AggregatorProcess(data, command=[*python, "-m", "aggregator_service.cli", "serve"])
     try:
         server.start()
-        first = take_part_before(masked=2, ckks=2)
-        second = take_part(ckks=3)  # its members are upgraded first
+        stages = [take_part_before(2)]
+        if mechanism == "ckks":
+            stages.append(take_part(3))
         server.stop()
         server = AggregatorProcess(data, port=server.port)
         server.start()
-        second |= take_part_before(masked=3)
-        third = take_part(masked=4, ckks=4)
+        if mechanism == "masked":
+            stages.append(take_part_before(3))
+        stages.append(take_part(4))
     finally:
         server.stop()
-    for mechanism in ("masked", "ckks"):
-        stages = [played[mechanism] for played in (first, second, third)]
-        assert [len(done) for done in stages[0]["rounds"]] >= [2] * 4 and stages[2]["state"] == "complete"
-        assert max(map(max, stages[1]["rounds"])) > min(map(max, stages[0]["rounds"]))
-        assert all(len(set(stage["models"])) == 1 for stage in stages)  # every member has the same model
-        assert len({stage["models"][0] for stage in stages}) == 3
+    assert [len(done) for done in stages[0]["rounds"]] >= [2] * 4 and stages[2]["state"] == "complete"
+    assert max(map(max, stages[1]["rounds"])) > min(map(max, stages[0]["rounds"]))
+    assert all(len(set(stage["models"])) == 1 for stage in stages)  # every member has the same model
+    assert len({stage["models"][0] for stage in stages}) == 3
 
 
 @pytest.mark.parametrize("items", [5, 8_000])
-def test_a_round_goes_on_after_an_upgrade_while_it_collects(tmp_path: Path, python: list[str], items: int) -> None:
+def test_a_round_goes_on_after_an_upgrade_while_it_collects(tmp_path: Path, items: int) -> None:
     """The sum has what the earlier server stored: contributions as rows, or in files, and a part of one."""
-    data = tmp_path / "data"
+    data, python = tmp_path / "data", python_of(tmp_path / "before", UPGRADED_FROM)
     server = AggregatorProcess(data, command=[*python, "-m", "aggregator_service.cli", "serve"])
     try:
         server.start()
