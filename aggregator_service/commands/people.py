@@ -30,6 +30,8 @@ invitations = command_group("List and revoke the invitations of a task.")
 tokens = command_group("Create, list, rotate and revoke operator tokens.")
 
 _PAGE: Final = 1000
+_KEYS: Final = {"ignore_unknown_options": True}
+"""Of commands with an identity key as argument, of which one in 64 begins with "-"."""
 _HOUR: Final = 3600
 _DAY: Final = 86_400.0
 
@@ -68,7 +70,7 @@ Client = Annotated[
 ]
 
 
-@members.command("revoke")
+@members.command("revoke", context_settings=_KEYS)
 @on_database
 def member_revoke(
     session: Session,
@@ -86,7 +88,7 @@ def member_revoke(
     return f"{member.client_id}  {member.role}  revoked"
 
 
-@members.command("erase")
+@members.command("erase", context_settings=_KEYS)
 @on_database
 def member_erase(session: Session, actor: Actor, task: TaskName, client: Client) -> str:
     """Revoke a membership and erase the member: no row of the server names it afterwards. It cannot be undone.
@@ -104,7 +106,7 @@ def member_erase(session: Session, actor: Actor, task: TaskName, client: Client)
     return "erased; its contributions stay in the sums that were released"
 
 
-@members.command("export")
+@members.command("export", context_settings=_KEYS)
 @on_database
 def member_export(session: Session, actor: Actor, task: TaskName, client: Client) -> str:
     """Print everything that the server stores about a member, as JSON, for the person that it belongs to.
