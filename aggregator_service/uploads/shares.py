@@ -16,9 +16,7 @@ from aggregator_service.services import Services
 from aggregator_service.storage.blobs import BlobDamagedError, Piece
 from aggregator_service.storage.round_rows import find_round
 from aggregator_service.storage.schema import RoundRow, TaskRow
-from aggregator_service.storage.stage_rows import (
-    takes_part,
-)
+from aggregator_service.storage.stage_rows import takes_part
 from aggregator_service.tasks.committee_keys import StatedContribution, stated_contributions, statement_bytes
 from protocols.codec import Reader
 from protocols.crypto.keys import KEY_BYTES, SIGNATURE_BYTES

@@ -19,10 +19,7 @@ from typing import Final
 
 from client_sdk.errors import LocalFileError
 from protocols.codec import b64encode
-from protocols.crypto.certificates import (
-    CertifiedRole,
-    check_scope,
-)
+from protocols.crypto.certificates import CertifiedRole, check_scope
 from protocols.errors import ParameterError
 
 _LONGEST_SUBJECT: Final = 255
