@@ -6,6 +6,7 @@ A running server reads a renewed certificate from its files: new connections get
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -64,6 +65,8 @@ _LOOKS_A_SECOND: Final = 10
 _NOT_USED: Final = "the changed TLS certificate is not used, the old one stays: %s"
 _HEAD_BYTES: Final = 16 * 1024
 """Longest request line and headers that arrive in pieces; a request of ours has about 1 KiB."""
+_GARBAGE_OBJECTS: Final = 5_000
+"""New objects after which reference cycles are looked for; those of a refused upload may hold its body, up to .5 MB."""
 _UNREAD_MILLISECONDS: Final = 60_000
 """The system closes a connection whose peer has taken nothing of a response for so long."""
 
@@ -245,6 +248,10 @@ def _run(settings: Settings, app: FastAPI, listening: socket.socket) -> None:
     files = None if certificate is None or key is None else _CertificateFiles(settings, certificate, key)
     server = uvicorn.Server(_config(settings, app))
     app.state.beside_server = partial(_accompany, server, files, listening.getsockname())
+    # Requests leave next to no reference cycles. Looking for some after every 700 new objects, and now and then through
+    # the 200,000 of modules and application, took 6 % of a contribution's time, and .1 s at once.
+    gc.freeze()
+    gc.set_threshold(_GARBAGE_OBJECTS)
     server.run(sockets=[listening])
 
 
