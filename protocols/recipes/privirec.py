@@ -43,7 +43,9 @@ up to 32,767 clients. So `privirec` without iterations and noise, and with a = 0
 `blocks` sums of equal length, and everybody computes the leading vectors of P from them. All blocks together are the
 whole matrix, and say what it says. A count above the smaller of its items' degrees counts as that many, so that no lie
 in a block exceeds it. Such a sum is not refused: lists of honest members grow between sums, and a liar that leaves an
-item out of the degrees would end the task. The state has what was summed, and `report` says how many are above.
+item out of the degrees would end the task. The state has what was summed, and `report` says how many are above. Nor
+have lists a P with negative eigenvalues: where lies give it some, it is brought back to one with the degrees on its
+diagonal (`PriviRec.spectrum`), so that no entry is above the root of the product of two such.
 
 **With noise** in the sums (a privacy block) this is the private power method of Nicolas et al. (arXiv 2411.01931v3):
 the noise in Y does not grow with K, so K is as large as messages allow. Each sum takes its part of the budget, so
@@ -98,8 +100,10 @@ from protocols.recipes.spectrum import (
     above_noise,
     captured,
     iterate,
+    of_factor,
     relative_change,
     ritz,
+    shrunk_rows,
     start_basis,
     symmetric_above_noise,
     triangle_places,
@@ -109,6 +113,7 @@ from protocols.recipes.state import STATE_TOLERANCE, state_as
 from protocols.recipes.validation import chosen_setting
 
 _ROUNDING: Final = 1e-6  # share of the largest eigenvalue of counted pairs below which one is 0
+_AT_LIMIT: Final = 1.0 - 1e-5  # the state has 32 bits
 _UNDETERMINED: Final = 1e-8  # share of the largest eigenvalue below which rounding decides a vector
 
 
@@ -319,6 +324,7 @@ class PriviRecK(PriviRecPlan):
             found = whole_spectrum(tiers, asked, products, columns)
             if fits(*asked.shape):
                 found = corrected(tiers, asked, products, columns, found)
+            found = self._with_usual_rows(state, found)
             return state.following(
                 spec,
                 basis=rows_of_all(found.vectors.astype(np.float32), kept, items),
@@ -338,6 +344,30 @@ class PriviRecK(PriviRecPlan):
             asked=rows_of_all(asked.astype(np.float32), kept, items),
             products=rows_of_all(products.astype(np.float32), kept, items),
         )
+
+    def _with_usual_rows(self, state: PriviRecState, found: Spectrum) -> Spectrum:
+        """Return the spectrum with no row of P longer than `item_limit` allows.
+
+        P_ii = d_i^-2b sum_u d_u^-2a over the item's owners: d_i^(1-2b) times a mean over them, which is much alike for
+        all items. A lie in the sums makes it hundreds of times as large for an item that it promotes.
+        """
+        if self.parameters.item_limit is None or not found.eigenvalues.any():
+            return found
+        shrink = shrunk_rows(*self._rows_and_limits(state, found.vectors, found.eigenvalues))
+        if shrink is None:
+            return found
+        used = found.eigenvalues > 0.0
+        factor = found.vectors[:, used] * np.sqrt(found.eigenvalues[used]) * shrink[:, None]
+        return of_factor(factor, found.eigenvalues.size)
+
+    def _rows_and_limits(self, state: PriviRecState, vectors: Floats, eigenvalues: Floats) -> tuple[Floats, Floats]:
+        """Return P's diagonal and what `item_limit` allows of it, float64 (m,).
+
+        The latter is the same of the model with shrunk rows: these stay above the median.
+        """
+        by_degree = state.item_degrees[self.kept(state)] ** (1.0 - 2.0 * self.parameters.degree_exponent)
+        own = np.square(vectors) @ eigenvalues
+        return own, (self.parameters.item_limit or np.inf) * float(np.median(own / by_degree)) * by_degree
 
     def _gram_in_noise(self, state: PriviRecState, spec: RoundSpec, upper: Floats) -> PriviRecState:
         """Return the state after the Gram sum with noise: P without what is noise, and its leading vectors as basis."""
@@ -386,15 +416,20 @@ class PriviRecK(PriviRecPlan):
         return self.parameters.tolerance is not None and change <= self.parameters.tolerance
 
     def report(self, state: ModelState) -> dict[str, float]:
-        """Return the rows and columns of the sums after the degrees, how many counted pairs are above a degree,
-        convergence figures after an iteration: `captured`, `change`, extreme singular values; and what the sum of
-        validation chose."""
+        """Return the rows and columns of the sums after the degrees, how many counted pairs are above a degree and how
+        many items at `item_limit`, convergence figures after an iteration: `captured`, `change`, extreme singular
+        values; and what the sum of validation chose."""
         own = state_as(state, PriviRecState)
         size = dict(zip(("items_kept", "columns"), map(float, self.size_after(own)), strict=False))
         if own.pairs.size:
             size["pairs_above_degree"] = float(np.count_nonzero(own.pairs > self.pairs_within(own)))
         if own.sum_index < self.first_vectors or not own.singular_values.size:
             return size | self._validated(own)
+        if self.parameters.item_limit is not None and own.sum_index >= self.last_iteration:
+            rows, limits = self._rows_and_limits(
+                own, own.basis[self.kept(own)].astype(np.float64), np.square(own.singular_values.astype(np.float64))
+            )
+            size["items_at_limit"] = float(np.count_nonzero(rows > limits * _AT_LIMIT))
         return {
             **size,
             "captured": own.captured,
@@ -450,8 +485,9 @@ class PriviRec(PriviRecK):
         """Return the leading vectors of P, `components` of them, of the pairs that a task has counted.
 
         P = D_i^-b G D_i^-b, G the counts, none above a degree (`pairs_within`), each divided by the share of the
-        clients of the degrees that were in its sum, with the degrees on the diagonal. What members that left take out
-        of G can make eigenvalues negative: these are 0, and so are those up to 1e-6 of the largest.
+        clients of the degrees that were in its sum, with the degrees on the diagonal. Lists give no negative
+        eigenvalue. What members that left take out of G can, and lies do: these are 0, and so are those up to 1e-6 of
+        the largest. That adds to the diagonal, so rows are shrunk until it has the degrees again (`shrunk_rows`).
         """
         for recipe, known, found in _NEWEST:
             if known is state and recipe == self:
@@ -475,7 +511,14 @@ def _spectrum(recipe: PriviRec, state: PriviRecState) -> Spectrum:
     whole[np.triu_indices(kept.size)] = recipe.pairs_within(state) / clients * state.clients
     whole[np.diag_indices(kept.size)] = state.item_degrees[kept]
     scales = recipe.item_scales(state)[kept]
-    values, vectors = np.linalg.eigh(whole * scales[:, None] * scales, "U")
+    whole *= scales[:, None] * scales
+    own = np.diag(whole).copy()
+    values, vectors = np.linalg.eigh(whole, "U")
+    factor = vectors * np.sqrt(np.maximum(values, 0.0))
+    shrink = shrunk_rows(np.square(factor).sum(axis=1), own)
+    if shrink is not None:
+        factor *= shrink[:, None]
+        values, vectors = np.linalg.eigh(factor @ factor.T)
     columns = min(p.columns, kept.size)
     values, vectors = values[::-1][:columns], vectors[:, ::-1][:, :columns]
     return Spectrum(vectors, np.where(values > _ROUNDING * values.max(initial=0.0), values, 0.0))

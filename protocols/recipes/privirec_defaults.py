@@ -16,7 +16,7 @@ from protocols.recipes.spectrum import triangle_length
 MOST_COMPONENTS: Final = 256
 
 _ROWS: Final = {"user_exponent": 0.25, "item_exponent": 0.3125}
-_KRYLOV: Final = {**_ROWS, "krylov": True, "iterations": 3}
+_KRYLOV: Final = {**_ROWS, "krylov": True, "iterations": 3, "item_limit": 3.0}
 """Three iterations with new directions each: of as many equations two or four ranked worse (validation rows)."""
 _NOISY: Final = {"user_exponent": 0.5, "item_exponent": 0.0, "degrees": False}
 """Rows of length 1, and few sums, on which the noise depends. Rows are not scaled by the items' degrees, so these need
@@ -60,6 +60,8 @@ def _adjust(chosen: Mapping[str, Any], given: Mapping[str, Any], facts: TaskFact
     chosen = dict(chosen)
     if any(given.get(name) for name in ("rayleigh_ritz", "tolerance", "oversampling")):
         chosen.pop("krylov", None)
+    if not {**chosen, **given}.get("krylov"):
+        chosen.pop("item_limit", None)
     if facts.items is not None:
         chosen.setdefault("components", components_within(facts.items, facts.budget))
         if chosen.get("krylov") and facts.mean_items is not None and facts.mean_items < _LONG_LISTS:

@@ -63,6 +63,12 @@ class PriviRecKParameters(ItemParameters):
         default=False,
         description="Whether each iteration asks for new directions, and the model is made from all of them.",
     )
+    item_limit: float | None = Field(
+        default=None,
+        ge=1,
+        description="How many times the usual size, by its degree, an item's row of the model may have, so that one "
+        "member that lies does not make an item similar to all; needs krylov. Unset: any.",
+    )
     validation: float = Field(
         default=0.0,
         ge=0,
@@ -141,6 +147,8 @@ class PriviRecKParameters(ItemParameters):
             raise ValueError(
                 "krylov needs the sum of degrees, and neither rayleigh_ritz, tolerance nor a privacy block"
             )
+        if self.item_limit is not None and not self.krylov:
+            raise ValueError("item_limit needs krylov, whose model is made from all sums together")
         if self.validation and self.tolerance is not None:
             raise ValueError("validation needs a fixed number of iterations: leave out tolerance")
         if self.next_vectors and self.tolerance is not None:

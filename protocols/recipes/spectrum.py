@@ -130,6 +130,22 @@ def of_factor(factor: Floats, columns: int) -> Spectrum:
     )
 
 
+def shrunk_rows(own: Floats, most: Floats) -> Floats | None:
+    """Return the diagonal of S, float64 (m,) in (0, 1], with which no diagonal entry of S P S is above `most`; None
+    where none is.
+
+    own, most: P's diagonal and the largest that it may have, float64 (m,), above 0. An entry of a P without negative
+    eigenvalues is at most the root of the product of two diagonal ones, so a row that is not of its item's owners loses
+    what they cannot have. To scale a matrix back to known variances once its eigenvalues were corrected is the spectral
+    method of Rebonato and Jaeckel ("The most general methodology to create a valid correlation matrix", Journal of Risk
+    2(2), 1999).
+    """
+    above = own > most * (1.0 + _ROUNDING)
+    if not above.any():
+        return None
+    return np.sqrt(np.divide(most, own, out=np.ones_like(own), where=above))
+
+
 def above_noise(product: Floats, noise: float) -> Spectrum:
     """Return the spectrum of Y = P Q + N, `product` (m, K), without what is noise; `noise`: deviation of N's values.
 

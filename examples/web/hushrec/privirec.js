@@ -340,13 +340,45 @@ function spectrumOf(p, state) {
       whole[i][j] = whole[j][i] = count * scales[i] * scales[j];
     }
   }
-  const { values, vectors } = eigen(whole);
+  const own = whole.map((row, i) => row[i]);
+  let { values, vectors } = eigen(whole);
+  const factor = vectors.map((row) => row.map((x, k) => x * Math.sqrt(Math.max(0, values[k]))));
+  const shrink = shrunkRows(factor, own);
+  if (shrink) {
+    const within = scaled(factor, shrink);
+    ({ values, vectors } = eigen(product(within, transposed(within))));
+  }
   const largest = Math.max(...values, 0);
   const order = values.map((_, i) => i).sort((x, y) => values[y] - values[x]).slice(0, columnsOf(p));
   return {
     basis: vectors.map((row) => order.map((k) => round32(row[k]))),
     values: order.map((k) => round32(Math.sqrt(values[k] > 1e-6 * largest ? values[k] : 0))),
   };
+}
+
+/** The largest S, at most 1, with which the rows of S F have squares of at most `most`; null if those of F have. */
+function shrunkRows(factor, most) {
+  const squares = factor.map((row) => norm(row) ** 2);
+  if (!squares.some((x, i) => x > most[i] * (1 + 1e-6))) return null;
+  return squares.map((x, i) => (x > most[i] * (1 + 1e-6) ? Math.sqrt(most[i] / x) : 1));
+}
+
+const scaled = (rows, scales) => rows.map((row, i) => row.map((x) => x * scales[i]));
+
+/** The model with no row of P longer than `item_limit` times what is usual for items of its degree. */
+function withUsualRows(p, state, basis, lengths) {
+  const found = range(0, lengths.length).filter((k) => lengths[k] > 0);
+  if ((p.item_limit ?? null) === null || !found.length) return [basis, lengths];
+  const factor = basis.map((row) => found.map((k) => row[k] * lengths[k]));
+  const byDegree = kept(p, state).map((i) => state.degrees[i] ** (1 - 2 * itemExponent(p)));
+  const usual = median(factor.map((row, i) => norm(row) ** 2 / byDegree[i]));
+  const shrink = shrunkRows(factor, byDegree.map((x) => p.item_limit * usual * x));
+  return shrink ? ofFactor(scaled(factor, shrink), lengths.length) : [basis, lengths];
+}
+
+function median(values) {
+  const [order, half] = [[...values].sort((x, y) => x - y), values.length / 2];
+  return (order[Math.ceil(half) - 1] + order[Math.floor(half)]) / 2;
 }
 
 const rounded = (rows) => rows.map((row) => row.map(round32));
@@ -385,7 +417,8 @@ function withMoreDirections(p, state, index, product_, tiers, columns) {
     return { ...state, sums: index, basis: rounded(next), values: values.map(round32), captured, change, more };
   }
   const whole = ofFactor(explained, asked[0].length);
-  const [basis, lengths] = fits(asked.length, asked[0].length) ? corrected(tiers, asked, products, columns, ...whole) : whole;
+  const model = fits(asked.length, asked[0].length) ? corrected(tiers, asked, products, columns, ...whole) : whole;
+  const [basis, lengths] = withUsualRows(p, state, ...model);
   const captured = overlap(state.basis, basis);
   return { ...state, sums: index, basis: rounded(basis), values: lengths.map(round32), captured, more: [] };
 }

@@ -137,6 +137,36 @@ def test_counts_above_a_degree_count_as_the_degree_and_are_reported() -> None:
     made.require_reachable(made.decode_state(4, made.encode_state(liar)), Reach(10, CLIENTS, 100))
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_that_no_owners_can_have_are_shrunk(seed: int) -> None:
+    """Whatever a liar adds to the pairs of an item: the matrix that is used has the degrees on its diagonal."""
+    made = make(components=ITEMS)
+    honest, rng = play(made, ROWS)[-1], np.random.default_rng(seed)
+    kept = made.kept(honest)
+    own = honest.item_degrees[kept] ** (1.0 - 2 * 0.4)
+    first, second = np.triu_indices(kept.size)
+    target = int(honest.item_degrees[kept].argmin())
+    of_target = (first == target) | (second == target)
+    lies = of_target if seed else np.ones_like(of_target)
+    pairs = np.where(lies, rng.integers(honest.pairs, CLIENTS + 1), honest.pairs).astype(np.uint32)
+    used, told = (
+        (found.vectors * found.eigenvalues) @ found.vectors.T
+        for found in (made.spectrum(honest), made.spectrum(replace(honest, pairs=pairs)))
+    )
+    np.testing.assert_allclose(np.diag(used), own, err_msg="of honest members nothing is shrunk")
+    assert (np.diag(told) <= own * (1 + 1e-5)).all()
+    assert (told**2 <= np.outer(own, own) * (1 + 1e-5)).all()
+    counts = made.pairs_within(replace(honest, pairs=pairs)).astype(float)
+    counts[first == second] = honest.item_degrees[kept]
+    scaled = np.zeros((kept.size, kept.size))
+    scaled[first, second] = scaled[second, first] = counts
+    scaled *= (honest.item_degrees[kept] ** -0.4)[:, None] * honest.item_degrees[kept] ** -0.4
+    assert np.linalg.eigvalsh(scaled)[0] < -1e-3, "the lie is one that no lists give"
+    others = np.delete(np.arange(kept.size), target)
+    if seed:
+        assert np.linalg.norm(told[target, others]) < 0.9 * np.linalg.norm(scaled[target, others])
+
+
 def test_counts_above_the_clients_of_their_sum_are_refused() -> None:
     made = make()
     states = play(made, ROWS, {3: 45})

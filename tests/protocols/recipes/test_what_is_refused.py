@@ -81,6 +81,8 @@ def given(name: str, changes: dict[str, Any]) -> dict[str, Any]:
         ("privirec", {"iterations": 0}, "iterations 0 needs Gram sums of counts, .* or a privacy block"),
         ("privirec", {"iterations": 0, **NO_DEGREES}, "iterations 0 needs Gram sums of counts"),
         ("privirec", {"krylov": True}, "krylov needs privirec-k"),
+        ("privirec-k", {"item_limit": 2.0}, "item_limit needs krylov"),
+        ("privirec-k", {"item_limit": 0.5, "krylov": True}, "item_limit"),
         ("privirec", {"next_vectors": 3}, "next_vectors needs privirec-k"),
         ("privirec", {"blocks": 2}, "blocks need Gram sums of counts: user_exponent 0 and iterations 0"),
         ("privirec", {"validation": 0.1, "user_exponent": 0, "item_exponent": 0.4}, "validation and blocks need Gram"),
