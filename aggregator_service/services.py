@@ -81,8 +81,6 @@ class Services:
     """Hashes of the newest tokens that read the metrics, which may read them while the database cannot be asked about
     tokens."""
     recent_blobs: RecentBlobs = field(default_factory=RecentBlobs)
-    # A check maps a whole body into memory; two at a time bound the memory of a burst of uploads.
-    checking: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
     readiness: Readiness = field(default_factory=Readiness)
 
     @property

@@ -50,7 +50,8 @@ _ATTEMPTS: Final = 6
 _PAUSE: Final = 0.02
 _MOST_KEPT: Final = 2
 """Of the connections that the pool has besides those of threads (`max_overflow`), two are these, two are those of group
-commits, and two are left for the watch of the clock and the metrics, which have threads of their own."""
+commits, and two are left for the watch of the clock, the metrics and the checks of uploads, which have threads of their
+own and need one for a moment."""
 _MAX_NOTIFICATION: Final = 3000
 _MOST_PARAMETERS: Final = 500
 _HIGHEST_PORT: Final = 65_535

@@ -1,9 +1,9 @@
 """Packs: the bodies of many contributions in one blob, so that they share a sync, an object, and a deletion.
 
-Bodies that arrive while others are written wait, and are then written together: each caller gets its place only when
-its bytes are durable. A row names the blob, where its body starts, and its length. A pack holds bodies of one round
-and is written by one process, which never reads it: what an interrupted write left in it, no row names. The pack is
-deleted with the contributions of its round.
+Bodies that arrive while others are written wait, and are then checked and written together, in one thread: each caller
+gets its place only when its bytes are durable. A row names the blob, where its body starts, and its length. A pack
+holds bodies of one round and is written by one process, which never reads it: what an interrupted write left in it, no
+row names. The pack is deleted with the contributions of its round.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class Place:
 
 @dataclass(eq=False)
 class _Body:
-    """A body that waits to be written."""
+    """A body that waits to be read and written."""
 
     round: tuple[str, int]
     """Task id and number."""
-    body: memoryview
+    length: int
+    read: Callable[[], memoryview]
     future: asyncio.Future[Place]
     context: Context
 
@@ -80,18 +81,19 @@ class Packs:
         self._open: dict[tuple[str, int], _Open] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="packs")
 
-    async def append(self, task_id: str, number: int, body: memoryview) -> Place:
+    async def append(self, task_id: str, number: int, length: int, read: Callable[[], memoryview]) -> Place:
         """Store the body of a contribution to round `number` durably; return where it is.
 
-        body: must not change meanwhile. Raises `BlobsUnavailableError`.
+        read: checks and returns the body, which does not change any more; called in the thread that writes. length:
+        bytes that it should have. Raises what `read` raises, and `BlobsUnavailableError`.
         """
-        one = _Body((task_id, number), body, asyncio.get_running_loop().create_future(), copy_context())
-        self._waiting.append(one)
-        if sum(len(waiting.body) for waiting in self._waiting) >= _AT_ONCE:
+        future: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Body((task_id, number), length, read, future, copy_context()))
+        if sum(waiting.length for waiting in self._waiting) >= _AT_ONCE:
             self._enough.set()
         if self._writing is None:
             self._begin()
-        return await one.future
+        return await future
 
     def close(self) -> None:
         """Wait for what is being written, and close all packs."""
@@ -130,8 +132,8 @@ class Packs:
     def _take(self) -> list[_Body]:
         """Return the bodies to be written next: the oldest, up to `_AT_ONCE` bytes."""
         size = count = 0
-        while count < len(self._waiting) and (not count or size + len(self._waiting[count].body) <= _AT_ONCE):
-            size += len(self._waiting[count].body)
+        while count < len(self._waiting) and (not count or size + self._waiting[count].length <= _AT_ONCE):
+            size += self._waiting[count].length
             count += 1
         group, self._waiting = self._waiting[:count], self._waiting[count:]
         return group
@@ -140,18 +142,21 @@ class Packs:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._write, group)
 
     def _write(self, group: list[_Body]) -> list[Place | BaseException]:
-        """Write a group; return for each body where it is, or why it is not stored."""
-        of_round = defaultdict[tuple[str, int], list[_Body]](list)
-        for one in group:
-            of_round[one.round].append(one)
+        """Read and write a group; return for each body where it is, or why it is not stored."""
         found: dict[_Body, Place | BaseException] = {}
+        of_round = defaultdict[tuple[str, int], dict[_Body, memoryview]](dict)
+        for one in group:
+            try:
+                of_round[one.round][one] = one.context.run(one.read)
+            except Exception as error:
+                found[one] = error
         for round_, bodies in of_round.items():
             try:
                 opened = self._pack_of(round_)
                 starts = [opened.size]
-                for one in bodies:
-                    starts.append(starts[-1] + len(one.body))
-                opened.pack.append([one.body for one in bodies])
+                for body in bodies.values():
+                    starts.append(starts[-1] + len(body))
+                opened.pack.append(list(bodies.values()))
             except Exception as error:
                 self._close(round_)  # it may end with a part of a body
                 found.update((one, error) for one in bodies)

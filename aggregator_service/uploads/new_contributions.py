@@ -5,6 +5,7 @@ A row is inserted once for each round and client.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, cast
@@ -12,7 +13,6 @@ from typing import Final, cast
 from sqlalchemy import ColumnElement, Float, Insert, Table, bindparam, false, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from aggregator_service.clock import Clock
@@ -28,7 +28,7 @@ from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRo
 from aggregator_service.storage.stage_rows import drop_chunks
 from aggregator_service.tasks.receipts import signing_key
 from aggregator_service.uploads.checks import Admission, check_body
-from aggregator_service.uploads.receive import ReceivedBody, receive_small_body, stream_body
+from aggregator_service.uploads.receive import receive_small_body, stream_body
 from protocols.messages import UploadReceipt
 from protocols.receipts import acknowledge
 
@@ -53,15 +53,8 @@ async def receive_contribution(
     if admission.length <= services.settings.tuning.inline_bytes and not admission.plan.sum_plan.ticket_bytes:
         return await _receive_small(services, admission, request, digest)
     path = body_path(services.settings.upload_dir, "contribution")
-
-    def check(body: ReceivedBody) -> tuple[memoryview, bytes | None]:
-        verified = body.verified()
-        return verified, check_body(services, admission, verified)
-
     async with stream_body(services.settings, request, path, admission.length, digest) as body:
-        async with services.checking:
-            verified, statement = await run_in_threadpool(check, body)
-        return await _store(services, admission, verified, digest, statement, body.tag)
+        return await _store(services, admission, digest, lambda: (body.verified(), body.tag))
 
 
 async def _receive_small(services: Services, admission: Admission, request: Request, digest: str) -> UploadOutcome:
@@ -78,20 +71,32 @@ async def store_contribution_file(services: Services, admission: Admission, path
     Raises `ContributionError` (the sender's fault) when the bytes must not enter the sum, `Problem` as
     `NewContribution` does.
     """
-    async with services.checking:
-        body, statement, tag = await run_in_threadpool(_check_and_tag, services, admission, path)
-    return await _store(services, admission, body, digest, statement, tag)
 
+    def read() -> tuple[memoryview, bytes]:
+        body = map_file(path)
+        return body, tag_of(body)
 
-def _check_and_tag(services: Services, admission: Admission, path: Path) -> tuple[memoryview, bytes | None, bytes]:
-    body = map_file(path)
-    return body, check_body(services, admission, body), tag_of(body)
+    return await _store(services, admission, digest, read)
 
 
 async def _store(
-    services: Services, admission: Admission, body: memoryview, digest: str, statement: bytes | None, tag: bytes
+    services: Services, admission: Admission, digest: str, read: Callable[[], tuple[memoryview, bytes]]
 ) -> UploadOutcome:
-    place = await services.packs.append(admission.round.task_id, admission.round.number, body)
+    """Check a contribution, write it to a pack, and insert its row; read: returns all of it and its tag.
+
+    It is read and checked in the thread that writes: threads of its own would make it cost a third more, since they
+    wait for the interpreter's lock after each step that releases it.
+    """
+    statement: bytes | None = None
+    tag = b""
+
+    def check() -> memoryview:
+        nonlocal statement, tag
+        body, tag = read()
+        statement = check_body(services, admission, body)
+        return body
+
+    place = await services.packs.append(admission.round.task_id, admission.round.number, admission.length, check)
     write = NewContribution(
         admission, place.key, digest, services.clock, start=place.start, statement=statement, tag=tag
     )

@@ -209,7 +209,7 @@ def test_a_liar_within_what_a_one_shot_sum_can_have_is_in_it(play: Play) -> None
     assert ledger.ended == {1: "complete", 2: "complete"} and all(map(ledger.released.get, (1, 2)))
 
 
-@pytest.mark.parametrize("seed", [12, 7])
+@pytest.mark.parametrize("seed", [2, 7])
 def test_shares_that_a_committee_cannot_open_cost_no_honest_client_its_place(
     play: Play, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -27,6 +27,7 @@ from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.packs import Packs, Place
 from aggregator_service.storage.schema import ContributionRow
 from aggregator_service.storage.stores import collect_orphans, named_blobs
+from protocols.errors import ContributionError
 from tests.support.api import aggregator_inside, contribute, services
 from tests.support.replicas import wait_until
 
@@ -50,9 +51,13 @@ def packs_of(blobs: BlobStore) -> Iterator[Packs]:
         yield packs
 
 
+async def append_one(packs: Packs, body: bytes, number: int = 1, task: str = "t_1") -> Place:
+    return await packs.append(task, number, len(body), lambda: memoryview(body))
+
+
 def append_all(packs: Packs, bodies: Sequence[bytes], number: int = 1, task: str = "t_1") -> list[Place]:
     async def append() -> list[Place]:
-        return await asyncio.gather(*(packs.append(task, number, memoryview(body)) for body in bodies))
+        return await asyncio.gather(*(append_one(packs, body, number, task) for body in bodies))
 
     return asyncio.run(append())
 
@@ -168,9 +173,9 @@ def test_one_sync_serves_all_that_waited_and_a_cancelled_request_harms_nobody(
         sync(descriptor)
 
     async def play(packs: Packs) -> list[Place | BaseException]:
-        tasks = [asyncio.create_task(packs.append("t_1", 1, memoryview(b"0")))]
+        tasks = [asyncio.create_task(append_one(packs, b"0"))]
         await asyncio.to_thread(started.wait, 60)
-        tasks += [asyncio.create_task(packs.append("t_1", 1, memoryview(b"%d" % index))) for index in range(1, 10)]
+        tasks += [asyncio.create_task(append_one(packs, b"%d" % index)) for index in range(1, 10)]
         for _ in range(3):
             await asyncio.sleep(0)  # all of them wait
         tasks[4].cancel()
@@ -184,6 +189,46 @@ def test_one_sync_serves_all_that_waited_and_a_cancelled_request_harms_nobody(
     assert isinstance(found.pop(4), asyncio.CancelledError)
     kept = [one for one in found if isinstance(one, Place)]
     assert [read(directory, place, 1) for place in kept] == [b"%d" % index for index in range(10) if index != 4]
+
+
+def test_a_body_that_is_refused_or_cut_off_leaves_the_others_where_they_are(blobs: BlobStore) -> None:
+    """They are read together: one is not as it should be, one is of a request that has ended, and is shorter."""
+
+    def refuse() -> memoryview:
+        raise ContributionError("refused")
+
+    async def play(packs: Packs) -> list[Place | BaseException]:
+        others = packs.append("t_1", 1, 100, refuse), packs.append("t_1", 1, 100, lambda: memoryview(b"short"))
+        whole = [append_one(packs, body) for body in (b"first", b"second", b"third")]
+        calls = (whole[0], others[0], whole[1], others[1], whole[2])
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    with packs_of(blobs) as packs:
+        first, refused, second, _, third = asyncio.run(play(packs))
+    assert isinstance(refused, ContributionError)
+    for place, body in zip((first, second, third), (b"first", b"second", b"third"), strict=True):
+        assert isinstance(place, Place) and read(blobs, place, len(body)) == body
+
+
+def test_few_bytes_are_read_at_once(directory: DirectoryBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that is read takes memory until it is written: those of more than 32 MiB do not wait together."""
+    done, sync = list[str](), os.fdatasync
+
+    def note(descriptor: int) -> None:
+        done.append("write")
+        sync(descriptor)
+
+    def read_20_mib() -> memoryview:
+        done.append("read")
+        return memoryview(b"as if long")
+
+    async def play(packs: Packs) -> None:
+        await asyncio.gather(*(packs.append("t_1", 1, 20 * MIB, read_20_mib) for _ in range(3)))
+
+    monkeypatch.setattr(os, "fdatasync", note)
+    with packs_of(directory) as packs:
+        asyncio.run(play(packs))
+    assert done == 3 * ["read", "write"]
 
 
 @pytest.mark.parametrize("store", ["directory", "s3"])

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from aggregator_service.uploads.checks import Admission
 from aggregator_service.uploads.new_contributions import NewContribution, UploadOutcome
 from aggregator_service.uploads.receive import stream_body
 from tests.aggregator_service.storage.test_group_commit import at_once
-from tests.support.api import aggregator_inside, services
 from tests.support.world import World
 
 BODY = os.urandom(2**20 + 17)
@@ -189,18 +187,3 @@ def test_a_repeated_contribution_and_a_conflict_in_a_group_change_nothing_for_th
     assert stored(world) == {
         client: write.body for client, write in zip(CLIENTS, (first, second, third, fourth), strict=True)
     }
-
-
-def test_whole_uploads_are_checked_two_at_a_time(tmp_path: Path) -> None:
-    """A check maps the whole body into memory. Here the two checks at a time are others."""
-    with aggregator_inside(tmp_path / "data", inline_bytes=0) as api, ThreadPoolExecutor(1) as pool:
-        _, (member, _) = api.begin(2)
-        checking, portal = services(api).checking, api.http.portal
-        for _ in range(2):
-            portal.call(checking.acquire)
-        upload = pool.submit(member.put, 1, member.contribution(1, 1.0))
-        with pytest.raises(TimeoutError):
-            upload.result(timeout=3.0)
-        for _ in range(2):
-            portal.call(checking.release)
-        assert upload.result().status_code == 201
