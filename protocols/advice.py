@@ -19,13 +19,16 @@ from protocols.recipes.defaults import TaskFacts
 from protocols.recipes.next_item import next_length
 from protocols.recipes.privirec_defaults import MOST_COMPONENTS as MOST_COMPONENTS
 from protocols.recipes.privirec_defaults import components_within
+from protocols.recipes.registry import recipe as make_recipe
 from protocols.recipes.registry import recipe_entry, recipes
 from protocols.sums.groups import (
+    FEWEST_IN_DEGREES,
     LEAST_GROUPS,
     SMALLEST_SPLIT,
     GroupedParameters,
     Works,
     default_groups,
+    default_groups_of_degrees,
 )
 from protocols.sums.registry import mechanism_entry, parameters_of
 from protocols.task_terms import carriers
@@ -126,7 +129,9 @@ def works_in_groups(mechanism: str, given: Mapping[str, Any]) -> Works | None:
     return own.works if isinstance(own, GroupedParameters) else None
 
 
-SPLIT_BY_ITSELF: Final = f"1; from {SMALLEST_SPLIT:,} clients on {LEAST_GROUPS} or more"
+_DEGREES: Final = f"in privirec from {LEAST_GROUPS * FEWEST_IN_DEGREES:,} clients on {LEAST_GROUPS}"
+SPLIT_BY_ITSELF: Final = f"1; from {SMALLEST_SPLIT:,} clients on {LEAST_GROUPS} or more; {_DEGREES}"
+DEGREES_SPLIT_BY_ITSELF: Final = f"1; {_DEGREES}"
 """What new tasks get for `groups`, in words; docs/oneshot.md has the conditions."""
 
 
@@ -136,18 +141,32 @@ def is_split_by_itself(mechanism: str) -> bool:
     return model is not None and issubclass(model, GroupedParameters) and model.free_for_clients
 
 
-def groups_for(recipe: str, mechanism: str, given: Mapping[str, Any], schedule: Schedule) -> int:
+def degrees_are_split(recipe: str, parameters: Mapping[str, Any]) -> bool:
+    """Return whether of a task without a privacy block the sum of item degrees can be split into groups, and no other.
+
+    parameters: all of the recipe's. Raises `ParameterError` for parameters that are wrong.
+    """
+    return recipe_entry(recipe).frozen and make_recipe(recipe, parameters).layout(1).in_groups is True
+
+
+def groups_for(
+    recipe: str, mechanism: str, given: Mapping[str, Any], schedule: Schedule, degrees_of: int | None = None
+) -> int:
     """Return into how many groups the cohorts of a new task are split by itself, whose maker says nothing of groups.
 
     More than 1 where what that stops and what it says were measured, clients send the same, cohorts take turns, and
-    groups are large (`default_groups`). given: the mechanism's parameters that its maker names.
+    groups are large (`default_groups`). given: the mechanism's parameters that its maker names. degrees_of: the number
+    of items, where only the sum of their degrees is split (`degrees_are_split`): then over any mechanism with groups,
+    since of the client's bytes in all sums few are more (`default_groups_of_degrees`).
     """
-    if (
-        not is_split_by_itself(mechanism)
-        or recipe not in IN_GROUPS
-        or schedule.sampling == "uniform"
-        or {"groups", "tau"} & given.keys()
-    ):
+    if recipe not in IN_GROUPS or {"groups", "tau"} & given.keys():
+        return 1
+    if recipe_entry(recipe).frozen:
+        works = None if degrees_of is None else works_in_groups(mechanism, given)
+        if works is None or degrees_of is None:
+            return 1
+        return default_groups_of_degrees(degrees_of, schedule.cohort_size, schedule.min_clients, works)
+    if not is_split_by_itself(mechanism) or schedule.sampling == "uniform":
         return 1
     return default_groups(schedule.cohort_size, schedule.min_clients)
 

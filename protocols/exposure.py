@@ -82,6 +82,7 @@ _SAYS: Final = {
     "trained": "every client answers a new model with fresh random draws; cohorts take turns, so that many sums say in "
     f"part what is true of a cohort; {_LAST_OF_TRAINED}",
 }
+_OF_A_GROUP: Final = "each says how many of a group have an item, also where that is one client, but not who"
 _MAY_OVERLAP: Final = (
     f"{_SAYS['trained']}; where members are too few for cohorts that such sums need, cohorts overlap, and their sums "
     "say more"
@@ -104,8 +105,11 @@ def exposures(recipe: Recipe, schedule: Schedule, groups: int = 1) -> tuple[Expo
     starts = [index for index in sorted(recipe.sum_kinds()) if index <= last]
     found: list[Exposure] = []
     for index, after in zip(starts, [*starts[1:], last + 1], strict=True):
-        layout, split, says = recipe.layout(index), 1 if recipe.layout(index).sum_class.repeated else groups, ""
-        clients = schedule.min_clients, schedule.cohort_size // split
+        layout, says = recipe.layout(index), ""
+        split = groups if layout.is_split else 1
+        # of each group of a first sum over the same rows so many are in later ones, too
+        fewest = schedule.min_clients * (groups if layout.in_groups is False else 1)
+        clients = fewest, schedule.cohort_size // split
         rule, equations, safe, group = layout.sum_class.rule, 0, 0, schedule.min_clients
         spectral = isinstance(inner, PriviRecK) and inner.sum_of(index)
         if spectral == "validation":  # no equations in anybody's row
@@ -123,6 +127,7 @@ def exposures(recipe: Recipe, schedule: Schedule, groups: int = 1) -> tuple[Expo
             says = _DRAWN_ANEW if schedule.sampling == "uniform" else _IN_GROUPS if split > 1 else says
         elif layout.blocks[0].segments[0].integral:
             rule, group = "once", 1
+            says = _OF_A_GROUP if split > 1 and layout.in_groups else ""
         one = Exposure(rule, (after - index) * split, layout.length, equations, safe, *clients, group, noise, says)
         if found and (found[-1].kind, found[-1].equations) == (one.kind, one.equations):
             last_one = found.pop()

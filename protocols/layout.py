@@ -217,6 +217,11 @@ class VectorLayout:
     this reveals the choice, so a recipe needs explicit consent. The route is then 0 (`protocols.sums.wire` defines the
     wire form).
     """
+    in_groups: bool | None = field(default=None, kw_only=True)
+    """Whether the sum is split into groups in a task whose cohorts are. None: a sum of class `repeated` is not, and a
+    task whose main sum is one of rows has no groups. True of one of rows: it is the first, each client's part enters
+    one such sum, and what is made of it needs no true counts; all others over these rows say False: they stay whole.
+    """
     narrow: bool = field(default=False, kw_only=True)
     """Whether masked sums have a ring that is only as wide as counts need; all values are counts then."""
 
@@ -232,6 +237,11 @@ class VectorLayout:
     def __hash__(self) -> int:
         # fast, because layouts are keys of caches
         return hash((len(self.blocks), self.blocks[0], self.chosen, self.sum_class))
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the sum is split into groups in a task whose cohorts are."""
+        return not self.sum_class.repeated if self.in_groups is None else self.in_groups
 
     @property
     def length(self) -> int:

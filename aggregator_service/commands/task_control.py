@@ -125,7 +125,8 @@ def task_advise(
         of_block = f"--epsilon {privacy.epsilon:g} --delta {privacy.delta:.3g} --client-sums {sizes.sums}"
         more = f"-s min_clients={sizes.min_clients} {of_block} "
     own, split = named_values(mechanism_parameter or []), None
-    works = works_in_groups(mechanism, own) if choice.recipe in IN_GROUPS else None
+    trains = choice.recipe in IN_GROUPS and not recipe_entry(choice.recipe).frozen
+    works = works_in_groups(mechanism, own) if trains else None
     if works is not None and privacy is None and "groups" not in own:
         split = advised_cohort(choice.cohort_size, clients, works)
     sums = "1 sum" if choice.rounds == 1 else f"{choice.rounds} sums"

@@ -25,7 +25,7 @@ from aggregator_service.tasks.files import read_initial, read_items
 from aggregator_service.tasks.parameter_rows import parameter_help
 from aggregator_service.tasks.starts import StartSource, check_no_evaluation, check_start, with_start, with_values
 from aggregator_service.tasks.task_views import plan_request
-from protocols.advice import Variant, is_split_by_itself
+from protocols.advice import Variant, degrees_are_split, is_split_by_itself, works_in_groups
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.messages import Evaluation, Schedule
@@ -268,7 +268,11 @@ def task_create(
             start=before,
         )
         says = any(each.startswith("groups=") for each in mechanism_parameter or [])
-        if (groups := request.mechanism.parameters.get("groups", 1)) > 1 and not says:
+        of_degrees = privacy is None and degrees_are_split(recipe, request.recipe.parameters)
+        if of_degrees:
+            if not says and works_in_groups(mechanism, {}) is not None:
+                typer.echo(_said_of_degrees(request.mechanism.parameters.get("groups", 1)), err=True)
+        elif (groups := request.mechanism.parameters.get("groups", 1)) > 1 and not says:
             typer.echo(
                 f"each round has {groups} groups of {planned.cohort_size // groups:,} clients with a sum each, so that "
                 "one member that lies spoils little; clients send the same, but fetch the sums of all groups, which "
@@ -297,6 +301,20 @@ def task_create(
             database, blobs, request, plan, command_actor(), settings.signatures, start=start, catalogue=catalogue
         )
     typer.echo(json.dumps(view.model_dump(mode="json"), indent=2))
+
+
+def _said_of_degrees(groups: int) -> str:
+    """Return what a maker who says nothing of groups is told of a task whose sum of item degrees can be split."""
+    if groups > 1:
+        return (
+            f"the sum of item degrees has {groups} groups with a sum each, which everybody sees, so that one member "
+            "that lies in it spoils little: -m groups=1 for one sum (docs/masked.md#groups-of-the-item-degrees)"
+        )
+    return (
+        "one member that lies in the sum of item degrees puts an item into nearly everybody's lists: -m groups=3 "
+        "splits that sum; who has what is told better by the degrees of smaller groups "
+        "(docs/masked.md#groups-of-the-item-degrees)"
+    )
 
 
 def _catalogue(path: Path) -> Catalogue:

@@ -10,6 +10,7 @@ could not open that sum.
 | `trained` | all answered, a survivor left, not all came back; or groups | the sum is abandoned: next sum, new cohort |
 | `once` | the same | the same sum, of others; where too few are left, it is abandoned. The survivors count as counted |
 | `repeated` | any | the same sum, of the survivors: their set counts like a released one (`same_data`) |
+| `repeated`, in groups | any | none: the survivors would be in other groups, and later sums need this one |
 
 After a restore from a backup the server asks for sums that its clients took part in before. They do not know over whom
 any more, and refuse (`survivors`, before their first message). A sum of class `trained` that too few others are left
@@ -77,7 +78,9 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
     if previous.again is None and not fixed:
         return None
     if plan_round(task, previous).sum_class.repeated:
-        if fixed:
+        if fixed and plan_round(task, previous).sum_plan.groups > 1:
+            _fail_unsplit(session, task)
+        elif fixed:
             _retire_absent(session, task, previous)
         return None
     first = previous.number if previous.again is None else previous.again
@@ -88,6 +91,18 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
             return Repeated(first, clients)
     abandon_sum(session, task, first)
     return None
+
+
+def _fail_unsplit(session: Session, task: TaskRow) -> None:
+    """End a task whose sum in groups, which its other sums need, is not asked again."""
+    task.state = "failed"
+    task.ended = (
+        "the survivors of its sum in groups were fixed, and too few of them answered to open it. They are not asked "
+        "again: they would be in other groups, and the sums of both together could be of few clients: create a new task"
+    )
+    session.flush()
+    announce(session, task.id, "round", "members", "snapshot")
+    _LOG.warning("task failed: %s", task.ended, extra=fields(task=task.id))
 
 
 def _is_taken(session: Session, task: TaskRow, round_: RoundRow) -> bool:

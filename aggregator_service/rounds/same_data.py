@@ -30,6 +30,7 @@ from protocols.crypto.keys import SEED_BYTES
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.privacy.differencing import Allowed, Isolating, TooComplex, judge
+from protocols.sums.group_sums import SMALLEST
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,11 @@ def retire_if_too_similar(
         return None
     schedule = Schedule.model_validate(task.schedule)
     threshold = schedule.min_difference or schedule.min_clients
-    earlier = _summed_over_same_data(session, task, round_)
     survivors = _survivors(session, round_.id, present)
+    gone = _group_that_is_gone(session, task, round_, len(survivors), schedule.min_clients)
+    if gone is not None:
+        return TooSimilar(gone, 0)
+    earlier = _summed_over_same_data(session, task, round_)
     verdict = judge(earlier, survivors.keys(), threshold, os.urandom(SEED_BYTES))
     if isinstance(verdict, Allowed):
         return None
@@ -88,6 +92,30 @@ def retire_if_too_similar(
         )
     reason = f"{fault}: nothing is released, {len(leaving)} clients leave such sums, {remaining} remain"
     return TooSimilar(reason, remaining)
+
+
+def _group_that_is_gone(
+    session: Session, task: TaskRow, round_: RoundRow, survivors: int, min_clients: int
+) -> str | None:
+    """Return why a sum must not be released if some group of the task's first one could have too few clients left.
+
+    None where the first sum over the same data was not split, or enough are left whichever group they are of. The
+    clients of all parties require so many of each group (`client_sdk.store.states`, which has the proof). Nobody comes
+    back to a frozen cohort, so the task is over.
+    """
+    row = RoundRow
+    query = select(row).where(row.task_id == task.id, row.sum_rule == "repeated", row.sum_data == round_.sum_data)
+    query = query.where(row.state == RoundState.COMPLETE, row.id != round_.id)
+    first = session.scalars(query.order_by(row.number).limit(1)).one_or_none()
+    if first is None or round_.sum_rule != "repeated" or SMALLEST not in first.report:
+        return None
+    smallest, lost = int(first.report[SMALLEST]), first.survivors - survivors
+    if smallest - lost >= min_clients:
+        return None
+    return (
+        f"{lost} clients have left since the sum in groups, the smallest of which had {smallest}, and {min_clients} "
+        "must be left of each: nothing is released"
+    )
 
 
 _BEFORE_RELEASE: Final = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING)

@@ -19,7 +19,7 @@ from aggregator_service.storage.stores import insert_named
 from aggregator_service.tasks.plans import TaskPlan
 from aggregator_service.tasks.starts import Start, add_catalogue, stored_catalogue, stored_start
 from aggregator_service.tasks.task_views import create_task, task_view
-from protocols.advice import MOST_FACTORS, Variant, groups_for, parameters_for
+from protocols.advice import MOST_FACTORS, Variant, degrees_are_split, groups_for, parameters_for
 from protocols.catalogue import Catalogue
 from protocols.errors import CodecError, ParameterError
 from protocols.messages import Evaluation, OrganiserPin, Schedule, TaskRequest, TaskView
@@ -77,7 +77,8 @@ def requested(
     if shapes is not None:
         chosen = {"shapes": shapes, **chosen}
     if variant == "recommended" and privacy is None and data_set is None:
-        groups = groups_for(recipe, mechanism, mechanism_parameters, schedule)
+        items = chosen["items"] if degrees_are_split(recipe, chosen) else None
+        groups = groups_for(recipe, mechanism, mechanism_parameters, schedule, items)
         mechanism_parameters = {**mechanism_parameters, **({"groups": groups} if groups > 1 else {})}
     if mechanism == MASKED.name and variant == "recommended" and "spare" not in mechanism_parameters:
         mechanism_parameters = _with_spare_bits(mechanism_parameters, schedule)

@@ -12,9 +12,10 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from protocols.advice import RECOMMENDED, SPLIT_BY_ITSELF, is_split_by_itself
+from protocols.advice import DEGREES_SPLIT_BY_ITSELF, RECOMMENDED, SPLIT_BY_ITSELF, is_split_by_itself
 from protocols.messages import Schedule
 from protocols.recipes.registry import recipe_entry
+from protocols.sums.groups import GroupedParameters
 from protocols.sums.registry import parameters_of
 
 _WIDTH: Final = 100
@@ -92,7 +93,10 @@ def mechanism_rows(mechanism: str) -> list[ParameterRow]:
     model = parameters_of(mechanism)
     if model is None:
         return []
-    return parameter_rows(model, {"groups": SPLIT_BY_ITSELF} if is_split_by_itself(mechanism) else None)
+    if not issubclass(model, GroupedParameters):
+        return parameter_rows(model)
+    split = SPLIT_BY_ITSELF if is_split_by_itself(mechanism) else DEGREES_SPLIT_BY_ITSELF
+    return parameter_rows(model, {"groups": split})
 
 
 def _type(annotation: Any) -> str:

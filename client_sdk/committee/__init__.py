@@ -295,7 +295,7 @@ _LONGEST_ID: Final = 64
 
 
 def inspect_proposal(member: Member, ready: stages.Ready) -> Program[stages.Inspection]:
-    """Fetch the proposed survivors of a round and check them; `clients` of the result are tags of identity keys.
+    """Fetch the proposed survivors of a round and check them; the result has tags of identity keys in place of ids.
 
     Raises `CodecError` for malformed statements, and `RefusalError` if the server sends another number of shares, or
     if nothing of what it proposes is valid: then it is the server that is at fault, and no client is named.
@@ -319,7 +319,9 @@ def inspect_proposal(member: Member, ready: stages.Ready) -> Program[stages.Insp
     found = yield from work(inspecting.found)
     if statements and len(found.bad) == len(statements):
         raise RefusalError("no client of the proposed set has a valid statement and share for this round and committee")
-    return replace(found, clients=frozenset(client_tag(statement.identity_key) for statement in statements))
+    tags = {statement.client_id: client_tag(statement.identity_key) for statement in statements}
+    groups = tuple(frozenset(tags[client] for client in group) for group in found.groups)
+    return replace(found, clients=frozenset(tags.values()), groups=groups)
 
 
 def _longest_statement(plan: OneshotPlan) -> int:

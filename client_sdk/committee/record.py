@@ -59,6 +59,7 @@ _Sets = tuple[Annotated[frozenset[str], PlainValidator(_split), PlainSerializer(
 class CommitteeRecord(Record):
     """The record of one member in one task."""
 
+    added = frozenset({"groups"})
     round_number: int = 0
     """Newest round in which it signed; 0 for none."""
     sum_index: int = 0
@@ -77,6 +78,8 @@ class CommitteeRecord(Record):
     """By data, such sets of earlier sums, while the newest round is of another sum."""
     kept: frozenset[int] = frozenset()
     """Other sums, whose sets are stored under names of their own (`load_sets`)."""
+    groups: _Sets = ()
+    """The groups of the first sum over the same rows, where that was split."""
 
     def ledger_of(self, round_number: int, sum_index: int, data: Data | None, stored: _Sets = ()) -> Ledger:
         """Return the ledger with which this member judges a set in a round.
@@ -92,10 +95,14 @@ class CommitteeRecord(Record):
         if round_number == self.round_number:
             if sum_index != self.sum_index:
                 raise RefusalError(f"the server announces round {round_number} with another sum than before")
-            return Ledger(self.released, self.signed)
+            return Ledger(self.released, self.signed, self.groups if data == "rows" else ())
         if data is not None and data != self.data:
-            return Ledger(tuple(self.again.get(data, ())))
-        return Ledger(self.settled if data is not None or sum_index == self.sum_index else stored)
+            return self._ledger(tuple(self.again.get(data, ())), data)
+        return self._ledger(self.settled if data is not None or sum_index == self.sum_index else stored, data)
+
+    def _ledger(self, released: _Sets, data: Data | None) -> Ledger:
+        """Return the ledger of a new round; groups of a first sum that was signed only are forgotten with its set."""
+        return Ledger(released, groups=self.groups if data == "rows" and released else ())
 
     @property
     def settled(self) -> _Sets:
@@ -120,6 +127,7 @@ class CommitteeRecord(Record):
             data=data,
             again=others,
             kept=self.kept | leaves,
+            groups=ledger.groups if data == "rows" else self.groups,
         )
 
     def close(self, round_number: int) -> CommitteeRecord:

@@ -32,7 +32,10 @@ from protocols.recipes.spectrum import triangle_places
 from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
+from protocols.sums.group_sums import used_sums
+from protocols.sums.groups import split_clients
 from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.ring import RingPlan
 
 if TYPE_CHECKING:  # what only spectra need
     from scipy.sparse import csr_array
@@ -66,6 +69,17 @@ class Cohort:
         return None if order is None else order[order != self.held[user]]
 
 
+def _degrees(
+    plan: SumPlan, spec: RoundSpec, rows: csr_array[Any, Any], users: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the sum of the degrees that is used, float64 (items,): where it is split, by the rule of groups."""
+    if not (isinstance(plan, RingPlan) and plan.groups > 1):
+        return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
+    groups = split_clients(spec.seed.hex(), [str(user) for user in users], plan.groups)
+    sums = [np.bincount(rows[places].indices, minlength=rows.shape[1]).astype(np.float64) for places in groups]
+    return used_sums(plan.layout, sums, [places.size for places in groups], plan.tau).total()
+
+
 def whole_sum(
     recipe: PriviRecK, plan: SumPlan, spec: RoundSpec, state: ModelState, cohort: Cohort
 ) -> NDArray[np.float64]:
@@ -76,7 +90,7 @@ def whole_sum(
     """
     rows, kind = cohort.rows, recipe.sum_of(spec.sum_index)
     if kind == "degrees":
-        return np.bincount(rows.indices, minlength=rows.shape[1]).astype(np.float64)
+        return _degrees(plan, spec, rows, cohort.users)
     if kind == "validation":
         return np.asarray(_measured(recipe, state, cohort).sum(axis=0))
     if kind == "gram" and recipe.parameters.counted:

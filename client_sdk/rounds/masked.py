@@ -153,7 +153,8 @@ class MaskedRound(OwnRound):
 
     def _advertise(self, context: RoundContext) -> Program[None]:
         member = self.part.member
-        self._signed_sets(context).require_open(self.spec.sum_index)  # it would confirm no set for another one
+        split = context.plan.groups > 1 and context.plan.layout.sum_class.repeated
+        self._signed_sets(context).require_open(self.spec.sum_index, split)  # it would confirm no set for another one
         policy = member.policy.requirements(ClientPolicy, member.terms.schedule)
         self._state, body = stages.advertise(context, member.client_id, member.identity.signing_key, policy)
         yield from self._put("advertise", body)
@@ -283,9 +284,20 @@ class MaskedRound(OwnRound):
         self._check_routes(state.roster, alive, "the set of survivors")
         if context.plan.repeated:
             _check_confirmers(context, state.roster, len(alive))
-        own = alive & state.roster.same_group(state.index)  # the clients of the sum that has this client's data
+        parts: tuple[frozenset[bytes], ...] = ()
+        if sum_class.repeated:
+            own = alive
+            if context.plan.groups > 1:
+                everyone = dict.fromkeys(alive)
+                of_each = (state.roster.of_group(everyone, group) for group in range(context.plan.groups))
+                parts = tuple(_tags(state.roster, frozenset(places)) for places in of_each)
+        else:
+            own = alive & state.roster.same_group(state.index)  # the clients of the sum that has this client's data
         members, min_difference = _tags(state.roster, own), member.policy.min_difference(member.terms.schedule)
-        signed = self._signed_sets(context).with_set(self.spec.sum_index, members, min_difference, sum_class.repeated)
+        least = member.policy.requirements(ClientPolicy, member.terms.schedule).min_cohort
+        signed = self._signed_sets(context).with_set(
+            self.spec.sum_index, members, min_difference, sum_class.repeated, parts, least
+        )
         if sum_class.data is not None:
             store, of = member.store, (member.task_id, member.terms.view.data_set, sum_class.data)
             series = f"{member.task_id} {sum_class.rule}"

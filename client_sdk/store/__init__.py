@@ -313,6 +313,8 @@ class Record:
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     __pydantic_config__: ClassVar = ConfigDict(ser_json_inf_nan="constants")  # as `json` reads them
+    added: ClassVar[frozenset[str]] = frozenset()
+    """Fields that records of earlier versions lack: they then have their defaults."""
 
     def encode(self) -> bytes:
         """Return the record as JSON."""
@@ -322,7 +324,8 @@ class Record:
     def decode(cls, body: bytes) -> Self:
         """Return the record in `body`; an error of those that `decoded` knows for what `encode` did not make."""
         content = json.loads(body)
-        if content.keys() != cls.__dataclass_fields__.keys():
+        names = cls.__dataclass_fields__.keys()
+        if not names - cls.added <= content.keys() <= names:
             raise ValueError("the record has other fields")
         record: Self = cls._adapter().validate_python(content)
         return record

@@ -71,6 +71,15 @@ class FollowedState:
 # had to sign it (`protocols.sums.masked.parameters.quorum`). Two sums with a member in common are then over parts of
 # that member's `universe`, and more than half of it signed each.
 #
+# *The first such sum in groups* (`VectorLayout.in_groups`) releases the sum of each group. With the sums of the chain
+# the clients of group g are in cells, by when they leave. In a linear combination of all sums the coefficient of a cell
+# is a_g + b_k: of the group, and of the sums that have the cell. Choose a so that b is 0 for those who stay to the last
+# sum: if a_g is not 0, all of group g that stay are in the combination; if all a_g are 0, it is over whole steps of the
+# chain. So none is over fewer clients than stay in some group, or than a step has: a client signs no set in which fewer
+# of some group are left than a sum needs. Groups move when the roster does, and two such sums of the same clients would
+# together be of few of them: it signs a set for one, and only before all others. Signatures are counted of all members,
+# not of a group's, so that any two of all these sets have an honest signer in common.
+#
 # Members are compared by their identity keys, which the organiser certified; the server chooses the client ids. Sets
 # are compared whatever the model was: an irrelevant change of it must not make the data count as new.
 
@@ -112,12 +121,15 @@ _Tags = Annotated[frozenset[bytes], PlainValidator(split_tags), PlainSerializer(
 class SignedSets(Record):
     """The survivor set that a client signed last, as a set of `member_tag`, for sum `sum_index`; empty: none yet."""
 
+    added = frozenset({"groups"})
     sum_index: int = 0
     members: _Tags = frozenset()
     universe: _Tags = frozenset()
     """If all sums of the task are over the same data, the first roster in which this client contributed."""
     earlier: frozenset[int] = frozenset()
     """The other sums for which it signed a set, and takes no part in any more; empty if all are over the same data."""
+    groups: tuple[_Tags, ...] = ()
+    """If all sums are over the same data, the survivors in each group of the first, where that was split."""
 
     def with_roster(self, roster: frozenset[bytes]) -> SignedSets:
         """Return the record after this client contributes within `roster` to a task that sums the same data again.
@@ -134,9 +146,12 @@ class SignedSets(Record):
             )
         return self
 
-    def require_open(self, sum_index: int) -> None:
-        """Raise `AlreadySummed` for a sum that this client signed a set for, other than the newest such sum."""
-        if sum_index in self.earlier:
+    def require_open(self, sum_index: int, in_groups: bool = False) -> None:
+        """Raise `AlreadySummed` for a sum that this client signed a set for, other than the newest such sum.
+
+        in_groups: whether it is split, and all sums are over the same data: then after any set.
+        """
+        if sum_index in self.earlier or (in_groups and self.members):
             raise AlreadySummed(sum_index)
 
     def closed(self) -> SignedSets:
@@ -144,19 +159,35 @@ class SignedSets(Record):
         return replace(self, earlier=self.earlier | ({self.sum_index} if self.members else set()))
 
     def with_set(
-        self, sum_index: int, members: frozenset[bytes], min_difference: int, same_data: bool = False
+        self,
+        sum_index: int,
+        members: frozenset[bytes],
+        min_difference: int,
+        same_data: bool = False,
+        groups: tuple[frozenset[bytes], ...] = (),
+        least: int = 1,
     ) -> SignedSets:
         """Return the record after `members` is signed for sum `sum_index`.
 
-        same_data: whether all sums of the task are over the same data. Raises `AlreadySummed`, and `RefusalError` for
-        another set for the same data; with `same_data`, unless it is contained in the last one and smaller by at least
-        `min_difference`.
+        same_data: whether all sums of the task are over the same data. groups: the members of each group, where such a
+        sum is split; () for one that is whole. least: fewest clients of a sum. Raises `AlreadySummed`, and
+        `RefusalError` for another set for the same data; with `same_data`, unless it is contained in the last one and
+        smaller by at least `min_difference`; for a sum in groups after another one over the same data, and for a set
+        that has fewer than `least` of some group of that sum.
         """
-        self.require_open(sum_index)
+        self.require_open(sum_index, in_groups=bool(groups))
+        left = min((len(group & members) for group in self.groups), default=least)
+        if left < least:
+            raise RefusalError(
+                f"of a group of the first sum over these data {left} clients are left, and this client requires at "
+                f"least {least}: the sums together could reveal the data of a few"
+            )
         if members != self.members and self.members and (sum_index == self.sum_index or same_data):
             self._check_another(sum_index, members, min_difference, same_data)
-        left = {self.sum_index} if self.members and sum_index != self.sum_index and not same_data else set()
-        return replace(self, sum_index=sum_index, members=members, earlier=self.earlier | left)
+        before = {self.sum_index} if self.members and sum_index != self.sum_index and not same_data else set()
+        return replace(
+            self, sum_index=sum_index, members=members, earlier=self.earlier | before, groups=groups or self.groups
+        )
 
     def _check_another(self, sum_index: int, members: frozenset[bytes], min_difference: int, same_data: bool) -> None:
         difference = len(self.members ^ members)

@@ -57,4 +57,5 @@ class TaskDefaults:
     """From the number of items to what a planned task with a privacy block names (`protocols.privacy_advice`); None for
     a recipe that is not planned."""
     in_groups: bool = False
-    """Whether it was measured what groups stop (`bench/robust.py`) and what they say (`bench/exposure.py`)."""
+    """Whether it was measured what groups stop (`bench/robust.py`) and what they say (`bench/exposure.py`); of a frozen
+    cohort, groups of its first sum."""

@@ -145,6 +145,7 @@ PRIVIREC_DEFAULTS: Final = TaskDefaults(
     noisy={**_NOISY, "iterations": 0, "rayleigh_ritz": True},
     adjust=_adjust_whole,
     planned=_planned,
+    in_groups=True,
 )
 PRIVIREC_K_DEFAULTS: Final = TaskDefaults(
     recommended=_KRYLOV,

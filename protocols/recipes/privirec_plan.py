@@ -115,23 +115,28 @@ class PriviRecPlan(Recipe):
         """Return one block of one segment, with the bounds proven in the module's docstring.
 
         size: as `size_after` returns it; () for all items and `components` vectors. Raises `ParameterError` for more.
+
+        The degrees can be split into groups where the number of an item's owners is no floor (`reveal_gram`): the rule
+        of groups can count more owners than there are.
         """
         p = self.parameters
         kind = self.sum_of(sum_index)
+        may = p.shrinks and p.reveal_gram
+        whole = False if may else None
         if kind == "validation":
             segments = (Segment("validated", 1, 1.0, integral=True), Segment("measured", len(self.settings), 1.0))
-            return VectorLayout((Block(kind, segments),), sum_class=REPEATED_ROWS)
+            return VectorLayout((Block(kind, segments),), sum_class=REPEATED_ROWS, in_groups=whole)
         if kind == "next":
             segment = Segment(kind, next_length(p.next_vectors), 1.0, norm=_UNIT)
-            return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS)
+            return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS, in_groups=whole)
         if kind == "degrees":
-            segment = Segment(kind, p.items, 1.0, integral=True)
+            segment = Segment(kind, p.items, 1.0, integral=True, row=1)
         elif kind == "lists":
             segment = Segment(kind, self._within(size)[0], self._longest_list, integral=True)
         elif p.counted:
             start, stop = self.span_of_pairs(sum_index, self._within(size)[0])
             pairs = Block(kind, (Segment("pairs", stop - start, 1.0, integral=True),))
-            return VectorLayout((pairs,), sum_class=REPEATED_ROWS, narrow=True)
+            return VectorLayout((pairs,), sum_class=REPEATED_ROWS, narrow=True, in_groups=whole)
         else:
             rows, columns, values = self._within(size)
             length = triangle_length(rows) if kind == "gram" else values
@@ -147,7 +152,8 @@ class PriviRecPlan(Recipe):
                 sum_norm=None if kind == "gram" else bound * sqrt(columns) * _UNIT,
                 gram=kind == "gram",
             )
-        return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS)
+        split = kind == "degrees" if may else None
+        return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS, in_groups=split)
 
     def _within(self, size: tuple[int, ...]) -> tuple[int, int, int]:
         """Return the rows, columns and values of `size`, the largest for (); `ParameterError` if no sum has it."""

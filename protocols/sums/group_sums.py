@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
+from typing import Final
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from protocols.sums.base import COUNT_BYTES, Buffer, Mechanism, SumPlan
 from protocols.sums.groups import LEAST_GROUPS, NO_RULE, KeptGroups, UsedSum, sum_of_kept, use_groups
 from protocols.sums.possible import require_possible
 from protocols.sums.wire import pack, ring_dtype
+
+SMALLEST: Final = "smallest_group"
+"""Name of the number of clients in the smallest group, in a round's record."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,15 @@ class GroupSums:
         return np.concatenate([used.total for used in self.used.values()])
 
     def report(self) -> dict[str, float]:
-        """Return, for a round's record, how many groups are used in all segments, how far each is, and how limited.
+        """Return, for a round's record, how many groups are used in all segments, the clients of the smallest, how far
+        each is, and how limited.
 
         The distance of a group is its largest one in a segment, by the median distance there. A sum that no honest
         clients have has none. Limited is the largest share of its rows of a segment.
         """
         everyone = range(len(self.clients))
         kept = set(everyone).intersection(*(used.groups.kept for used in self.used.values()))
-        found = {"groups": float(len(everyone)), "groups_used": float(len(kept))}
+        found = {"groups": float(len(everyone)), "groups_used": float(len(kept)), SMALLEST: float(min(self.clients))}
         for group in everyone if self.compared else ():
             if self.sums[group] is not None:
                 farthest = max(used.groups.relative(group) for used in self.used.values())
@@ -135,14 +140,22 @@ def open_by_group(
     possible = [group for group, one in enumerate(sums) if one is not None]
     if 2 * len(possible) <= groups or (tau == NO_RULE and len(possible) < groups):
         raise CodecError(f"the sums of {groups - len(possible)} of {groups} groups are none that honest clients have")
-    used = {}
-    for name, segment, start, stop in _segments(of_group.layout):
+    return used_sums(of_group.layout, sums, clients, tau)
+
+
+def used_sums(layout: VectorLayout, sums: Sequence[Floats | None], clients: Sequence[int], tau: float) -> GroupSums:
+    """Return what the rule makes of opened sums, float64 (layout.length,) each, and clients by group; see `GroupSums`.
+
+    tau: `NO_RULE`, or at least 1.
+    """
+    possible, used = [group for group, one in enumerate(sums) if one is not None], {}
+    for name, segment, start, stop in _segments(layout):
         parts_of_sum = [one[start:stop] for one in sums if one is not None]
         found = _used(parts_of_sum, [clients[group] for group in possible], tau, segment.row or segment.length)
         scaled = found.total * (sum(clients) / sum(clients[group] for group in possible))
         total = np.rint(scaled) if segment.integral else scaled
-        used[name] = _of_all(replace(found, total=total), possible, groups)
-    return GroupSums(clients, tuple(sums), used, compared=tau != NO_RULE)
+        used[name] = _of_all(replace(found, total=total), possible, len(sums))
+    return GroupSums(tuple(clients), tuple(sums), used, compared=tau != NO_RULE)
 
 
 def _opened(how: Mechanism, plan: SumPlan, part: Buffer, count: int) -> Floats | None:

@@ -262,7 +262,7 @@ class RingPlan(FixedPointPlan):
     @property
     def groups(self) -> int:
         """Measurements are not split: they are over the same data in every round, and would be in other groups."""
-        return 1 if self.layout.sum_class.repeated else self.parameters.groups
+        return self.parameters.groups if self.layout.is_split else 1
 
     @property
     def tau(self) -> float:

@@ -424,3 +424,30 @@ def test_cohorts_are_split_into_groups_by_themselves_only_where_these_are_large_
     for mechanism, said in (("oneshot", 1), ("masked", 0)):
         help_text = command("task", "create", "--recipe", "colr", "--mechanism", mechanism, "--help-parameters")
         assert help_text.count("new tasks get 1; from 3,000 clients on 3 or more") == said
+
+
+def test_the_degrees_of_a_task_of_counts_are_split_by_themselves_where_groups_are_large(command: Command) -> None:
+    """From 2,000 clients in a group on, and as many as items; over masked sums, too, which cost little more."""
+    command("init")
+
+    def made(clients: int, *more: str, mechanism: str = "masked", items: int = 50) -> tuple[str, int]:
+        sizes = ("-s", f"cohort_size={clients}", "-s", "rounds=9", "-r", f"items={items}", "-r", "reveal_gram=true")
+        name = f"t{len(names)}"
+        names.append(name)
+        text = command("task", "create", name, "--recipe", "privirec", "--mechanism", mechanism, *sizes, *more)
+        return text, int(json.loads(text[text.index("{") :])["mechanism"]["parameters"].get("groups", 1))
+
+    names: list[str] = []
+    text, groups = made(6000)
+    assert groups == 3 and "The first sum is split into 3 groups of clients" in text
+    assert "sums of counts over 3 to 2,000 clients: each says how many of a group have an item" in text
+    assert made(6000, mechanism="oneshot")[1] == made(300, "-m", "groups=3")[1] == 3
+    assert made(5997)[1] == made(6000, items=2001)[1] == made(6001)[1] == made(6000, "-m", "groups=1")[1] == 1
+    assert made(6000, "-s", "min_clients=1001")[1] == made(6000, "--data-set", "films")[1] == 1
+    assert made(6000, mechanism="plain")[1] == 1
+    for mechanism, said in (
+        ("masked", "new tasks get 1; in privirec from 6,000"),
+        ("oneshot", "in privirec from 6,000"),
+    ):
+        help_text = command("task", "create", "--recipe", "privirec", "--mechanism", mechanism, "--help-parameters")
+        assert said in " ".join(help_text.split())

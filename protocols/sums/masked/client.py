@@ -331,8 +331,9 @@ def unmask(state: Confirmed, confirmations: Buffer) -> tuple[Done, bytes]:
     """Return the last state and one share, never two, of each neighbour that shared: `reply_bytes(k)` bytes.
 
     confirmations: of all members of the roster. Raises `ThresholdError` unless at least t neighbours among the
-    survivors, and a quorum of the client's group (`protocols.sums.masked.parameters.quorum`), signed the same set as
-    this client; a signature of anything else is ignored. So a server opens one sum in a round.
+    survivors, and a quorum (`MaskedPlan.quorum`) of the client's group, or of the roster where the same data are summed
+    again, signed the same set as this client; a signature of anything else is ignored. So a server opens one sum in a
+    round.
     """
     state._single_use.take()
     roster = state.roster
@@ -343,7 +344,8 @@ def unmask(state: Confirmed, confirmations: Buffer) -> tuple[Done, bytes]:
     _require(state, "confirming", agreed)
     quorum = state.context.plan.quorum(len(roster))
     signers = 1 + agreed
-    others = (survivors & roster.same_group(state.index)) - neighbours - {state.index}
+    counted = survivors if state.context.plan.signing_groups == 1 else survivors & roster.same_group(state.index)
+    others = counted - neighbours - {state.index}
     signers += _count_signers(state, slots, others, quorum - signers)
     if signers < quorum:
         raise ThresholdError("confirming", quorum, signers, roster.entries[state.index].client_id)

@@ -105,10 +105,17 @@ class MaskedPlan(RingPlan):
 
         With groups these are signatures of its own group's members.
 
-        If the same data are summed again, over members that may leave, they are counted of all that may ever be summed.
+        If the same data are summed again, over members that may leave, they are counted of all that may ever be summed,
+        with groups, too: a group of one roster is not one of the next, so that two sets of a part of the members need
+        not have an honest one in common.
         """
         most = max(members, self.max_contributions) if self.repeated else members
-        return quorum(self.parameters.corrupt, most, self.groups)
+        return quorum(self.parameters.corrupt, most, self.signing_groups)
+
+    @property
+    def signing_groups(self) -> int:
+        """Parts of a roster whose members' signatures are counted: its groups; 1 if the same data are summed again."""
+        return 1 if self.repeated else self.groups
 
     def check_cohort(self, clients: int) -> None:
         """Raise `ParameterError` if a roster of so many clients has no neighbourhood, or too many signatures."""
@@ -131,7 +138,7 @@ class MaskedPlan(RingPlan):
             f"its contribution together with the server. A round fails when fewer than {t} neighbours of a client "
             f"stay; about {self.parameters.dropout:.0%} of the clients may drop out.",
         ]
-        lines += trust_of_groups(self.groups, self.tau)
+        lines += trust_of_groups(self.groups, self.tau, self.layout)
         if self.repeated:
             lines.append(
                 f"All sums are over the same data: clients confirm none over fewer than {self.quorum(cohort)} of "

@@ -198,7 +198,11 @@ def check_confirmed(
 ) -> None:
     """Raise `ThresholdError` unless enough clients will reply: each needs t neighbours and a quorum that confirmed."""
     places = roster.indices(confirmed)
-    quorum, fewest = roster.context.plan.quorum(len(roster)), roster.smallest_group(places)
+    plan = roster.context.plan
+    quorum, fewest = (
+        plan.quorum(len(roster)),
+        len(places) if plan.signing_groups == 1 else roster.smallest_group(places),
+    )
     if fewest < quorum:
         raise ThresholdError("confirming", quorum, fewest)
     counts = roster.count_neighbours(places)

@@ -127,6 +127,8 @@ class Ledger:
     """Sets of client ids whose sums over the same data (the same step) it helped to open."""
     signed: bytes | None = None
     """Digest of the survivors that it signed in this round, None before it signed."""
+    groups: tuple[frozenset[str], ...] = ()
+    """The first of `released` by groups, if all these sums are over the same data, and that one was split."""
 
     def begin(self) -> Ledger:
         """Return the ledger with which the next round over the same data starts."""
@@ -152,10 +154,15 @@ class Inspection:
     digest: bytes
     bad: tuple[str, ...]
     """Ids whose statement or share is not acceptable; they must be taken out before anything is signed."""
-    smallest: int
-    """Clients in the smallest group; all of them without groups."""
+    groups: tuple[frozenset[str], ...]
+    """The clients of each group."""
     summed: NDArray[np.uint32] = field(repr=False)
     """The sum of the shares that opened, of each group, modulo the first prime: uint32 (groups, N)."""
+
+    @property
+    def smallest(self) -> int:
+        """Clients in the smallest group; all of them without groups."""
+        return min(map(len, self.groups))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -221,8 +228,10 @@ class Inspecting:
             raise ParameterError(f"{len(self._statements)} statements came with {self._done} shares")
         plan = self._state.committee.context.plan
         summed = (self._total % np.uint64(plan.ring.primes[0])).astype(np.uint32)
-        smallest = len(self._clients) // plan.groups
-        return Inspection(self._clients, self._digest, tuple(self._bad), smallest, summed)
+        by_group: list[set[str]] = [set() for _ in range(plan.groups)]
+        for client, group in self._groups.items():
+            by_group[group].add(client)
+        return Inspection(self._clients, self._digest, tuple(self._bad), tuple(map(frozenset, by_group)), summed)
 
 
 def inspect(state: Ready, statements: Sequence[Statement], sealed: Iterable[bytes], is_client: IsClient) -> Inspection:
@@ -258,7 +267,9 @@ def confirm(
     differ, and that sums together may isolate; None: as many as the set must have. Raises
     `RefusalError` if a client of the set is bad, if the set is too small, if this member signed another set in this
     round, or if the sum, with earlier ones over the same data, would reveal a sum over too few clients. With groups
-    `minimum` is of each; and sums over the same data are opened once, since clients would be in other groups.
+    `minimum` is of each; and sums over the same data are opened once, since clients would be in other groups. After a
+    first sum in groups, of a task that sums the same data again, later sums are over clients of that sum, and as many
+    of each of its groups (the proof: `client_sdk.store.states`).
     """
     if inspection.bad:
         raise RefusalError(f"{len(inspection.bad)} clients of the set have no valid share, first {inspection.bad[0]}")
@@ -270,16 +281,41 @@ def confirm(
     if len(inspection.clients) > state.committee.context.cohort:
         raise RefusalError(f"the round asks {state.committee.context.cohort} clients, the set has more")
     if ledger.signed is None:
+        again = plan.layout.sum_class.repeated
+        if again and plan.groups > 1 and ledger.released:
+            raise RefusalError("the sum is split into groups, and another one over the same data was opened before")
         if plan.groups > 1 and not all(inspection.clients.isdisjoint(earlier) for earlier in ledger.released):
             raise RefusalError("clients of the set are in a sum of groups over the same data, which was opened")
+        if ledger.groups:
+            _check_rest(inspection.clients, ledger, least, seed, difference)
         verdict = judge(ledger.released, inspection.clients, least if difference is None else difference, seed)
         if not isinstance(verdict, Allowed):
             raise RefusalError("the sum over this set, with earlier ones, would reveal a sum over too few clients")
-        ledger = Ledger((*ledger.released, inspection.clients), inspection.digest)
+        groups = inspection.groups if again and plan.groups > 1 else ledger.groups
+        ledger = Ledger((*ledger.released, inspection.clients), inspection.digest, groups)
     elif not hmac.compare_digest(ledger.signed, inspection.digest):
         raise RefusalError("this member signed another set of survivors in this round: one set a round")
     signature = state.identity.sign(signed_survivors(state.committee, inspection.digest))
     return Confirmed(state, inspection, signature), ledger
+
+
+def _check_rest(clients: frozenset[str], ledger: Ledger, least: int, seed: bytes, difference: int | None) -> None:
+    """Raise `RefusalError` for other clients than those of the groups, and for fewer than `least` of one of them.
+
+    And for a set whose sum would with those of the groups and later ones isolate fewer than `least`, or `difference`.
+    """
+    groups = ledger.groups
+    if not clients <= frozenset().union(*groups):
+        raise RefusalError("clients of the set are in no group of the first sum over the same data")
+    left = min(len(group & clients) for group in groups)
+    if left < least:
+        raise RefusalError(
+            f"of a group of the first sum over the same data {left} clients are left; this member requires at least "
+            f"{least}"
+        )
+    smallest = least if difference is None else min(least, difference)
+    if not isinstance(judge((*groups, *ledger.released), clients, smallest, seed), Allowed):
+        raise RefusalError("the sum over this set, with those of the groups, would reveal a sum over too few clients")
 
 
 def sum_share(state: Confirmed, confirmations: Mapping[str, bytes]) -> bytes:

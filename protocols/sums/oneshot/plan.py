@@ -173,7 +173,7 @@ class OneshotPlan(RingPlan):
             f"If more than {c - t} members of the committee are absent, no round completes, and the task waits for "
             "them. A client that lies about its mask makes a round fail. A member can take clients out of the task by "
             "claiming that their shares do not open.",
-            *trust_of_groups(self.groups, self.tau),
+            *trust_of_groups(self.groups, self.tau, self.layout),
         ]
 
     @property
@@ -246,7 +246,7 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     refuse_chosen(layout, "oneshot")
     if checked.groups > 1:
         require_groups(layout, max_contributions, checked.groups)
-    most = max_contributions if layout.sum_class.repeated else max_contributions // checked.groups
+    most = max_contributions // (checked.groups if layout.is_split else 1)
     widest: int = OneshotParameters.model_fields["bits"].metadata[1].le
     require_fit(layout, most, range(checked.bits, widest + 1), range(MIN_CLIENTS, MOST_CLIENTS + 1))
     ring = choose_ring(checked.bits, layout.length, most, checked.committee)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tests.support.api import Api, TestTask, checked, detail
 from tests.support.dashboard import sign_in
 from tests.support.groups import opened_groups
 from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
+from tests.support.replicas import wait_until
 from tests.support.server import OPERATOR_TOKEN
 from tests.support.world import request_json
 
@@ -135,9 +137,7 @@ def test_a_sum_in_groups_is_not_asked_again_of_the_same_clients(api: Api) -> Non
 def test_a_task_that_cannot_be_split_is_refused(
     api: Api, recipe: str, changes: dict[str, int], text: str, mechanism: str, more: dict[str, float]
 ) -> None:
-    parameters = (
-        {"items": 6, "components": 2, "reveal_gram": True} if recipe == "privirec-k" else {"items": 6, "dim": 2}
-    )
+    parameters = {"items": 6, "components": 2, "min_owners": 3} if recipe == "privirec-k" else {"items": 6, "dim": 2}
     schedule = {"cohort_size": COHORT, "min_clients": 3, **changes}
     wanted = request_json("unsplit", recipe, parameters, mechanism, more, **schedule)
     answer = api.http.post("/v1/tasks", json=wanted, headers=api.operator)
@@ -184,3 +184,42 @@ def test_noisy_sums_in_groups_are_used_with_the_noise_of_each_group() -> None:
         pass
     assert made.state.round_number == 2
     assert np.isfinite(made.state.item_factors).all()  # type: ignore[attr-defined]
+
+
+def frozen_in_groups(api: Api, name: str, **changes: Any) -> TestTask:
+    """A masked task of counts of pairs, of twelve clients, whose sum of degrees is split."""
+    recipe = {"items": 6, "components": 2, "user_exponent": 0.0, "item_exponent": 0.4, "iterations": 0}
+    recipe |= {"reveal_gram": True, "min_owners": 1, "blocks": 2}
+    schedule = {"cohort_size": COHORT, "min_clients": 3, "stage_seconds": 3600, "collect_seconds": 3600, **changes}
+    mechanism = {"corrupt": 0.0, "dropout": 0.1, **GROUPS}
+    return api.task_of(request_json(name, "privirec", recipe, "masked", mechanism, **schedule))
+
+
+def test_a_sum_of_degrees_in_groups_whose_survivors_were_fixed_ends_its_task(api: Api) -> None:
+    """They would be in other groups, and the other sums need this one. Before that it is asked again."""
+    task = frozen_in_groups(api, "fixed", max_failed_rounds=9, rounds=3)
+    clients = enrol_masked(task, COHORT)
+    play(task, clients, drop=dict.fromkeys(range(6), "contribute"), value=lambda _: 1.0)
+    task.wait_round(1, "failed")
+    play(task, clients, 2, drop=dict.fromkeys(range(10), "unmask"), value=lambda _: 1.0)
+    task.wait_round(2, "failed")
+    wait_until(lambda: task.now()["state"] == "failed", "the task is over")
+    assert "the survivors of its sum in groups were fixed" in str(task.now()["warnings"])
+
+
+def test_a_task_ends_when_a_group_of_its_degrees_could_have_too_few_clients_left(api: Api) -> None:
+    """One client of twelve in three groups may leave after that sum, and not two: three of each must be left."""
+    task = frozen_in_groups(api, "left", max_failed_rounds=9, rounds=3, min_difference=1)
+    clients = enrol_masked(task, COHORT)
+    play(task, clients, value=lambda _: 1.0)
+    first = task.wait_round(1, "complete", "failed")
+    assert (first["state"], first["report"]["smallest_group"]) == ("complete", 4.0)
+    assert task.plan.quorum(COHORT) == 7, "signatures are counted of all, not of a group"
+    play(task, clients, 2, drop={0: "contribute"}, value=lambda _: 1.0)
+    second = task.wait_round(2, "complete", "failed")
+    assert (second["state"], second["survivors"], second["report"].get("groups")) == ("complete", 11, None)
+    here = {index: one for index, one in clients.items() if index}
+    play(task, here, 3, drop={1: "contribute"}, value=lambda _: 1.0)
+    failed = task.wait_round(3, "failed", "complete")
+    assert "2 clients have left since the sum in groups, the smallest of which had 4" in failed["failure"]
+    wait_until(lambda: task.now()["state"] == "failed", "the task is over")

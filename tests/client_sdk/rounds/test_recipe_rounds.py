@@ -6,6 +6,7 @@ That encrypted sums are those of plain ones is in the battery: `RecipeConformanc
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -20,6 +21,7 @@ from client_sdk.history import History
 from client_sdk.lab.fleet_rounds import FleetRound
 from client_sdk.rounds.contribution import require_data, train
 from client_sdk.rounds.events import Event, ModelMeasured, RoundAbstained
+from client_sdk.rounds.masked import MaskedRound
 from client_sdk.store.states import ClientState, GivenData
 from client_sdk.training.arrays import ArraysRound
 from client_sdk.training.base import LocalResult
@@ -406,3 +408,70 @@ def test_a_client_measures_no_more_often_than_its_policy_allows(server: Aggregat
             with pytest.raises(Abstained, match="measured models 5 times"):
                 require_data(core, spec, state, history)
             require_data(core, core.member.terms.recipe.round_spec(core.member.terms.seed, 9, 2), state, history)
+
+
+def _lies_in_degrees(liars: list[str], item: int, times: int) -> Callable[..., Any]:
+    """`MaskedRound.contribution` of members of whom one says that it counts `times` as an owner of an item."""
+    true = MaskedRound.contribution
+
+    def contribution(self: MaskedRound, *given: Any) -> Any:
+        local, made = yield from true(self, *given)
+        if self.spec.sum_index == 1 and self.part.member.client_id in liars:
+            elements = made.elements.copy()
+            elements[item] += times
+            made = replace(made, payload=elements)
+        return local, made
+
+    return contribution
+
+
+_IN_GROUPS = {"user_exponent": 0.0, "item_exponent": 0.4, "iterations": 0, "reveal_gram": True, "min_owners": 1}
+
+
+@pytest.mark.parametrize("mechanism", ["masked", "oneshot"])
+def test_the_degrees_of_a_task_of_counts_are_split_into_groups_and_all_other_sums_are_whole(
+    server: AggregatorProcess, operator: Operator, mechanism: str
+) -> None:
+    """Where nobody lies the model is that of one sum, exactly."""
+    users, groups = 15, {"groups": 3, "tau": 10.0}
+    given = {"items": 12, "components": 9, "blocks": 2, **_IN_GROUPS}
+    schedule = Schedule(rounds=9, cohort_size=users, min_clients=5, start_clients=users)
+    request = task_request(f"split-{mechanism}", "privirec", mechanism, schedule, given, groups, organiser=TRIAL.pin)
+    task = SmallTask.of(operator, request, users)
+    rows = [[(user + step) % 12 for step in range(6)] for user in range(users)]
+    has = np.zeros((users, 12))
+    for user, row in enumerate(rows):
+        has[user, row] = 1
+    with enrolled_fleet(server.url, task, rows) as fleet:
+        fleet.run()
+        last = state_as(fleet.model(), PriviRecState)
+        terms = fleet.clients[0].member.terms
+    assert [terms.sum_plan_at(index).groups for index in (1, 2, 3)] == [3, 1, 1]
+    assert any("The first sum is split into 3 groups" in text for text in operator.task(task.task_id).warnings)
+    assert operator.task(task.task_id).state == "complete"
+    reports = [view.report for view in operator.rounds(task.task_id)]
+    assert [report.get("groups") for report in reports] == [3.0, None, None]
+    assert (reports[0]["groups_used"], reports[0]["smallest_group"]) == (3.0, 5.0)
+    assert last.item_degrees.tolist() == has.sum(0).tolist() and last.clients == users
+    assert last.pairs.tolist() == (has.T @ has)[np.triu_indices(12)].tolist()
+
+
+def test_attack_one_member_that_lies_in_the_sum_of_degrees_is_limited(
+    server: AggregatorProcess, operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sum counts what it says; of groups its own counts it as far as others allow."""
+    users, liars = 15, list[str]()
+    rows = [[(user + step) % 11 for step in range(6)] for user in range(users)]
+    monkeypatch.setattr(MaskedRound, "contribution", _lies_in_degrees(liars, item=11, times=5))
+    found = []
+    for groups in (1, 3):
+        given = {"items": 12, "components": 9, **_IN_GROUPS}
+        schedule = Schedule(rounds=1, cohort_size=users, min_clients=5, start_clients=users)
+        mechanism = {} if groups == 1 else {"groups": groups}
+        request = task_request(f"lies-{groups}", "privirec", "masked", schedule, given, mechanism, organiser=TRIAL.pin)
+        task = SmallTask.of(operator, request, users)
+        with enrolled_fleet(server.url, task, rows) as fleet:
+            liars[:] = [fleet.clients[4].member.client_id]
+            fleet.run()
+            found.append(state_as(fleet.model(), PriviRecState).item_degrees[11])
+    assert found[0] == 5.0 and found[1] <= 2.0, "nobody has the item"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from client_sdk import MemoryStore
 from client_sdk.committee.record import CommitteeRecord, load_sets
@@ -17,6 +20,7 @@ from client_sdk.store import DirectoryStore
 from client_sdk.store.client_store import ClientStore
 from client_sdk.store.states import GivenData, SignedSets, Spending, member_tag, member_tags
 from protocols.errors import AlreadySummed, RefusalError
+from protocols.privacy.isolation import newly_isolated
 from protocols.privacy.noise import ORDERS
 
 
@@ -183,10 +187,15 @@ def test_data_are_sent_to_no_sum_again_after_another_one() -> None:
     "record", [SignedSets(), CommitteeRecord(7, 3), GivenData()], ids=["signed sets", "committee record", "given data"]
 )
 def test_a_record_without_one_of_its_fields_is_damaged(record: Any) -> None:
-    """No field has a value that is assumed: a sum that the record does not list might be given the data again."""
+    """No field has a value that is assumed: a sum that the record does not list might be given the data again.
+
+    Those aside that records of earlier versions lack, whose sums had nothing of them.
+    """
     whole = json.loads(record.encode())
     assert type(record).decode(json.dumps(whole).encode()) == record
-    for name in whole:
+    old = json.dumps({name: value for name, value in whole.items() if name not in record.added}).encode()
+    assert type(record).decode(old) == record
+    for name in whole.keys() - record.added:
         without = json.dumps({other: value for other, value in whole.items() if other != name}).encode()
         with pytest.raises(ValueError, match="the record has other fields"):
             type(record).decode(without)
@@ -201,3 +210,43 @@ def test_sets_of_a_sum_that_a_record_keeps_and_that_are_missing_are_damaged() ->
     record = CommitteeRecord(7, 3, kept=frozenset({1, 2}))
     with pytest.raises(LocalFileError, match="committee record of sum 2"):
         load_sets(ClientStore(MemoryStore(), "owner", "https://example.org"), "t1", record, 2)
+
+
+def test_a_sum_in_groups_is_the_first_over_its_data_and_later_ones_leave_enough_of_each_group() -> None:
+    parts = tags(*range(5)), tags(*range(5, 10)), tags(*range(10, 15))
+    everyone = tags(*range(15))
+    record = SignedSets().with_set(1, everyone, 3, same_data=True, groups=parts)
+    assert record.groups == parts and SignedSets.decode(record.encode()) == record
+    for members in (everyone, tags(*range(12))):
+        with pytest.raises(AlreadySummed):
+            record.with_set(1, members, 3, same_data=True, groups=parts)
+    with pytest.raises(AlreadySummed):
+        record.require_open(1, in_groups=True)
+    with pytest.raises(AlreadySummed):
+        SignedSets().with_set(2, everyone, 3, same_data=True).with_set(1, everyone, 3, same_data=True, groups=parts)
+    later = record.with_set(2, everyone, 3, same_data=True, least=3).with_set(2, tags(*range(3, 15)), 3, True, least=2)
+    assert later.groups == parts
+    with pytest.raises(RefusalError, match="of a group of the first sum over these data 2 clients are left"):
+        record.with_set(2, tags(*range(3, 15)), 3, same_data=True, least=3)
+    with pytest.raises(RefusalError, match="0 clients are left"):
+        record.with_set(2, tags(*range(5, 15)), 3, same_data=True)
+
+
+@given(st.data())
+def test_no_combination_of_sums_of_groups_and_of_a_chain_is_over_few_clients(draw: st.DataObject) -> None:
+    """What a client signs, by an exact search for the smallest set of clients that a combination is over."""
+    sizes = draw.draw(st.lists(st.integers(4, 7), min_size=2, max_size=4))
+    ends = np.cumsum([0, *sizes]).tolist()
+    parts = tuple(tags(*range(*span)) for span in pairwise(ends))
+    people, least, difference = list(range(ends[-1])), 3, 2
+    record = SignedSets().with_set(1, tags(*people), difference, True, parts, least)
+    released: list[frozenset[bytes]] = [*parts]
+    for index in range(2, 5):
+        left = tags(*draw.draw(st.sets(st.sampled_from(people), min_size=1)))
+        try:
+            record = record.with_set(index, left, difference, True, least=least)
+        except RefusalError:
+            continue
+        names = [{tag.hex() for tag in one} for one in released]
+        assert newly_isolated(names, {tag.hex() for tag in left}, min(least, difference)) is None
+        released.append(left)

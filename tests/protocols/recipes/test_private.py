@@ -344,5 +344,5 @@ def test_the_number_stands_for_a_consent(consent: str) -> None:
         recipe(name, parameters)
     covered: Recipe = recipe(name, parameters, noisy=True)
     consented = recipe(name, {**parameters, consent: True})
-    assert covered.layout(1) == consented.layout(1)
+    assert covered.layout(1) == replace(consented.layout(1), in_groups=None), "each group would have to reach epsilon"
     assert with_privacy(covered, Privacy(epsilon=4, delta=1e-5), ROUNDS, CLIENTS, CLIENTS).layout(1)

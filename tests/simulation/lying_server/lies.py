@@ -39,11 +39,11 @@ def _draw_task(choose: random.Random) -> Task:
 
 
 def _draw_task_with_groups(choose: random.Random) -> Task:
-    """Three groups of four or five, in one of which all that help the server may be."""
-    helpers = choose.choice([0, 1])
+    """Three groups of four or five, in one of which all that help the server may be; or of the first sum alone."""
+    helpers, frozen = choose.choice([0, 1]), choose.random() < 0.5
     members, floor = choose.choice([12, 13, 15]), 3 + helpers
     obey = frozenset(choose.sample(range(members), helpers))
-    return Task(members, obey, floor, floor, corrupt=0.1 if helpers else 0.05, groups=3)
+    return Task(members, obey, floor, floor, corrupt=0.1 if helpers else 0.05, frozen=frozen, groups=3)
 
 
 def _draw_shrinking_task(choose: random.Random) -> Task:

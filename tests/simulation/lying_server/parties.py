@@ -63,7 +63,9 @@ class _CompletePlan(MaskedPlan):
 
 def plan_of(task: Task, attempt: Attempt) -> MaskedPlan:
     parameters = MaskedParameters(corrupt=task.corrupt, dropout=task.dropout, sigma=task.sigma, groups=task.groups)
-    layout = replace(LAYOUT, sum_class=SUMS[attempt.summed_in(task)])
+    sum_class = SUMS[attempt.summed_in(task)]
+    again = sum_class.repeated and sum_class.data == "rows" and task.groups > 1
+    layout = replace(LAYOUT, sum_class=sum_class, in_groups=attempt.sum_index == 1 if again else None)
     most = task.cohort_size if layout.sum_class.repeated else 64
     return (_CompletePlan if task.complete else MaskedPlan)(parameters, layout, most)
 

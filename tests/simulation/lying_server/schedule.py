@@ -34,7 +34,8 @@ class Task:
     min_clients, min_difference: as in the task's schedule. complete: whether the neighbour graph is complete, with the
     smallest threshold that tolerates the helpers; else the graph follows from the task's parameters. corrupt, dropout,
     sigma: of these parameters. frozen: whether all sums of the task are over the same data. cohort: largest roster, 0
-    for all members. broad: members that contribute to a second block of the sum. groups: in which rosters are split.
+    for all members. broad: members that contribute to a second block of the sum. groups: in which rosters are split,
+    of a frozen task those of sum 1.
     """
 
     members: int

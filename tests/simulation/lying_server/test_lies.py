@@ -17,13 +17,15 @@ import pytest
 from client_sdk.rounds.member import MembershipCheck
 from client_sdk.store.states import GivenData, SignedSets
 from protocols.layout import TRAINED
+from protocols.sums.groups import split_clients
 from protocols.sums.masked import roster
 from protocols.sums.masked.plan import MaskedPlan
 from tests.simulation.lying_server import parties
 from tests.simulation.lying_server.lies import LIES, draw_schedule, over
+from tests.simulation.lying_server.parties import name_of
 from tests.simulation.lying_server.play import play
 from tests.simulation.lying_server.schedule import Attempt, Claim, Schedule, Task
-from tests.simulation.runner import failure
+from tests.simulation.runner import ScheduleError, failure
 
 _ENOUGH: Final = 600
 """Schedules without a defence, of which one must break an invariant: keys are random, and few of them can."""
@@ -114,6 +116,43 @@ def test_an_honest_frozen_cohort_shrinks() -> None:
     rosters = (task.everyone, frozenset(range(9)), frozenset(range(9)))
     outcome = play(Schedule(0, task, (), tuple(over(task, index, who) for index, who in enumerate(rosters, start=1))))
     assert (outcome.opened, outcome.refusals) == (3, Counter())
+
+
+_FROZEN: Final = Task(15, frozenset({0}), min_clients=4, min_difference=3, corrupt=0.1, frozen=True, groups=3)
+
+
+def _groups_of(task: Task) -> list[frozenset[int]]:
+    """The members of each group of a roster of all, that with the helper first."""
+    places = split_clients("t_1", [name_of(index) for index in range(task.members)], task.groups)
+    return sorted((frozenset(part.tolist()) for part in places), key=lambda part: not part & task.helpers)
+
+
+def test_a_sum_in_groups_over_the_same_data_is_signed_once_and_later_ones_leave_enough_of_each_group() -> None:
+    everyone, (_, second, third) = _FROZEN.everyone, _groups_of(_FROZEN)
+    few, spread = everyone - set(sorted(second)[:3]), everyone - {min(second), *sorted(third)[:1], 0}
+    again, shifted = over(_FROZEN, 1, everyone), over(_FROZEN, 1, everyone - {min(second)})
+    outcome = play(Schedule(0, _FROZEN, (), (again, again, shifted, over(_FROZEN, 2, everyone, few))))
+    assert outcome.opened == 3
+    assert any("repeats sum 1" in line for line in outcome.trace)
+    assert any("of a group of the first sum over these data 2 clients are left" in line for line in outcome.trace)
+    honest = play(Schedule(0, _FROZEN, (), (again, over(_FROZEN, 2, everyone), over(_FROZEN, 3, everyone, spread))))
+    assert honest.opened == 5
+
+
+def test_attack_groups_are_told_different_survivors_of_one_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One group's sum has a member that the others take for gone, and the next sum is over those they know: without
+    it. So signatures of a first sum in groups are counted of the whole roster, and none is enough in one group."""
+    everyone, (first, second, third) = _FROZEN.everyone, _groups_of(_FROZEN)
+    victim = max(first - _FROZEN.helpers)
+    left = everyone - {victim, max(second), max(third)}
+    claims = Claim(first - _FROZEN.helpers, left | {victim}), Claim((left - first) - _FROZEN.helpers, left)
+    attempts = Attempt(1, everyone, claims=claims), Attempt(2, everyone, claims=(Claim(left - first, left),))
+    schedule = Schedule(0, _FROZEN, (), attempts)
+    outcome = play(schedule)
+    assert outcome.refusals == Counter(ThresholdError=4), "the first group's members see too few signatures"
+    monkeypatch.setattr(MaskedPlan, "signing_groups", property(lambda plan: plan.groups))
+    with pytest.raises(ScheduleError, match=rf"the server computes something over \[{victim}\] alone"):
+        play(schedule)
 
 
 # --- without a defence ------------------------------------------------------------------------------------------------

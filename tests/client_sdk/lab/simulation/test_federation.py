@@ -25,6 +25,7 @@ from protocols.errors import ParameterError
 from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import ModelState
 from protocols.recipes.factors import FactorState
+from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
 from protocols.sums.masked.plan import MaskedPlan
@@ -277,3 +278,22 @@ def test_masked_sums_in_groups_are_made_in_groups(data: LeaveOneOut) -> None:
     factors = [state_as(made.state, FactorState).item_factors for made in (one, split)]
     np.testing.assert_allclose(*factors, atol=1e-4)
     assert not np.array_equal(*factors)
+
+
+@pytest.mark.parametrize("masks", [False, True])
+def test_degrees_in_groups_are_those_of_one_sum_where_none_is_limited(data: LeaveOneOut, masks: bool) -> None:
+    """What the service gives: the same rule over the same sums, with and without masks; all other sums are whole."""
+    parameters = {"items": data.train.n_items, "components": 4, "reveal_gram": True, "min_owners": 1}
+    parameters |= {"user_exponent": 0.0, "item_exponent": 0.3125, "iterations": 0}
+    states = []
+    for given in ({}, {"groups": 3, "tau": 10.0}, {"groups": 3, "tau": 0.0}):
+        mechanism = {"corrupt": 0.0, "dropout": 0.0, **given}
+        made = Federation(
+            data.train, "privirec", parameters, "masked", mechanism_parameters=mechanism, cohort_size=30, masks=masks
+        )
+        for _ in made.run(9):
+            pass
+        states.append(state_as(made.state, PriviRecState))
+    for state in states[1:]:
+        assert state.item_degrees.tolist() == states[0].item_degrees.tolist()
+        assert state.pairs.tolist() == states[0].pairs.tolist()

@@ -131,7 +131,7 @@ def test_the_record_of_a_round_says_how_far_each_group_is() -> None:
     of_each = {
         f"group_{group}_{what}": value for group in (1, 2) for what, value in (("distance", 1.0), ("limited", 0.0))
     }
-    assert report == {"groups": 3.0, "groups_used": 2.0, **of_each}
+    assert report == {"groups": 3.0, "groups_used": 2.0, "smallest_group": 5.0, **of_each}
 
 
 def test_members_are_told_of_groups() -> None:

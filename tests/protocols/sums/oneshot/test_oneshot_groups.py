@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ def test_without_a_rule_the_sum_is_that_of_all_exactly() -> None:
     assert played.open(names, shares).tolist() == played.truth(names).tolist()
     done = server.unmask(played.committee, played.partial(), CLIENTS, shares)
     report = ONESHOT.open_groups(played.plan, done.aggregate, CLIENTS).report()
-    assert report == {"groups": 2.0, "groups_used": 2.0}
+    assert report == {"groups": 2.0, "groups_used": 2.0, "smallest_group": CLIENTS // 2}
     spoilt = done.aggregate[: -len(no_sum(28, 9))] + no_sum(28, 9)
     with pytest.raises(CodecError, match="1 of 2 groups"):
         ONESHOT.open(played.plan, spoilt, CLIENTS, None)
@@ -232,3 +233,46 @@ def test_folds_in_batches_and_parts_give_the_same_bytes(played: Round) -> None:
     assert ONESHOT.merge(played.plan, []) == ONESHOT.fold_groups(played.plan, None, [])
     zero = ONESHOT.fold_groups(played.plan, None, [])
     assert ONESHOT.release(played.plan, zero)[:8] == bytes(8)
+
+
+def test_a_split_sum_over_the_same_data_is_the_first_and_later_ones_leave_enough_of_each_group() -> None:
+    degrees = VectorLayout(LAYOUT.blocks, sum_class=REPEATED_ROWS, in_groups=True)
+    whole = VectorLayout(LAYOUT.blocks, sum_class=REPEATED_ROWS, in_groups=False)
+    split, later = (
+        Round(plan_of({"groups": GROUPS}, one, CLIENTS), clients=CLIENTS).contribute() for one in (degrees, whole)
+    )
+    assert (split.plan.groups, later.plan.groups) == (GROUPS, 1)
+    found = split.inspect("m0")
+    _, ledger = member.confirm(split.ready("m0"), found, member.Ledger(), 3, bytes(32))
+    assert ledger.groups == found.groups and sorted(map(len, found.groups)) == [4, 4, 4]
+    with pytest.raises(RefusalError, match="another one over the same data was opened before"):
+        member.confirm(split.ready("m0"), found, ledger.begin(), 3, bytes(32))
+    _, after = member.confirm(later.ready("m0"), later.inspect("m0"), ledger.begin(), 3, bytes(32))
+    assert after.groups == found.groups
+    with pytest.raises(RefusalError, match="another one"):
+        _, first = member.confirm(later.ready("m0"), later.inspect("m0"), member.Ledger(), 3, bytes(32))
+        member.confirm(split.ready("m0"), found, first.begin(), 3, bytes(32))
+    (gone, *_), *others = (sorted(group) for group in found.groups)
+    left = later.inspect("m0", [name for name in later.names if name not in {gone, others[0][0], others[1][0]}])
+    member.confirm(later.ready("m0"), left, ledger.begin(), 3, bytes(32))
+    left = later.inspect("m0", [name for name in later.names if name not in others[0][:3]])
+    with pytest.raises(RefusalError, match="of a group of the first sum over the same data 1 clients are left"):
+        member.confirm(later.ready("m0"), left, ledger.begin(), 3, bytes(32))
+    stranger = replace(found, groups=tuple(frozenset(group) - {gone} for group in found.groups))
+    with pytest.raises(RefusalError, match="clients of the set are in no group"):
+        known = replace(ledger, groups=stranger.groups).begin()
+        member.confirm(later.ready("m0"), later.inspect("m0"), known, 3, bytes(32))
+
+
+def test_sets_that_overlap_in_a_group_are_judged_with_the_sums_of_groups() -> None:
+    """Of a group of seven four are in neither of two sums each: with the group's sum both say what the one in common
+    has, and without it they do not."""
+    whole = VectorLayout(LAYOUT.blocks, sum_class=REPEATED_ROWS, in_groups=False)
+    played = Round(plan_of({"groups": GROUPS}, whole, 21), clients=21).contribute()
+    names = sorted(played.names)
+    parts = tuple(frozenset(names[start : start + 7]) for start in (0, 7, 14))
+    released = frozenset(names), frozenset(names[4:])
+    found = played.inspect("m0", [*names[:3], *names[7:]])
+    member.confirm(played.ready("m0"), found, member.Ledger(released), 3, bytes(32))
+    with pytest.raises(RefusalError, match="with those of the groups, would reveal a sum over too few clients"):
+        member.confirm(played.ready("m0"), found, member.Ledger(released, groups=parts), 3, bytes(32))
