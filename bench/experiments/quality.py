@@ -40,6 +40,7 @@ from client_sdk.lab.measures import OneHeldOut
 from client_sdk.lab.simulate import spectrum_of
 from client_sdk.training.graph_filters import BSPM, GFCF, Components
 from client_sdk.training.privirec import components_of, matching_filter
+from client_sdk.training.slim import slim
 from protocols.advice import MOST_FACTORS, advise, parameters_for
 from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.privirec_state import PriviRecState
@@ -189,21 +190,11 @@ def _slim(train: Interactions, squares: float, sizes: float) -> FullScorer:
     """SLIM (Ning and Karypis, ICDM 2011): B >= 0 with diag B = 0 that minimises
     1/2 |R - R B|^2 + squares/2 |B|^2 + sizes |B|_1.
 
-    Solved for all items at once by ADMM (Steck et al., WSDM 2020, algorithm 1), whose step is `_STEP`.
+    Solved as devices do it, for all items at once.
     """
     rows = interaction_rows(train)
-    gram = np.asarray((rows.T @ rows).todense(), dtype=np.float32)
-    step = np.float32(_STEP * np.diag(gram).mean())
-    inverse = np.linalg.inv(gram + (np.float32(squares) + step) * np.eye(len(gram), dtype=np.float32))
-    fitted, diagonal = inverse @ gram, np.diag(inverse)
-    kept, dual = np.zeros_like(gram), np.zeros_like(gram)
-    for _ in range(_ADMM_ITERATIONS):
-        free = fitted + inverse @ (step * kept - dual)
-        free -= inverse * (np.diag(free) / diagonal)
-        kept = np.maximum(free + (dual - np.float32(sizes)) / step, 0.0)
-        np.fill_diagonal(kept, 0.0)
-        dual += step * (free - kept)
-    return lambda users: np.asarray(rows[users] @ kept)
+    learned = slim(np.asarray((rows.T @ rows).todense(), dtype=np.float32), squares, sizes)
+    return lambda users: np.asarray(rows[users] @ learned)
 
 
 def _components(train: Interactions) -> Components:
@@ -272,9 +263,6 @@ def _ials(train: Interactions, factors: int, weight: float, unseen: float, seed:
 
 
 _SWEEPS: Final = 12
-_ADMM_ITERATIONS: Final = 30
-_STEP: Final = 3.0
-"""Of ADMM, in users of the mean item."""
 
 
 def _solved(rows: Any, others: NDArray[np.float64], weight: float, unseen: float) -> NDArray[np.float64]:

@@ -54,6 +54,8 @@ class Components:
     """Whether the vectors are of a whole block Krylov space: see `chosen_weight`."""
     transitions: NDArray[np.float32] | None = None
     """M of `protocols.recipes.next_item`, float32 (n, n); None without a sum of next items."""
+    learned: Callable[[Setting], NDArray[np.float32]] | None = None
+    """Returns B of SLIM by a setting, float32 (m, m), of P; None without counted pairs."""
 
     def __post_init__(self) -> None:
         items, columns = self.item_degrees.size, self.singular_values.size

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isclose, nan
 from typing import TYPE_CHECKING, Final
 
@@ -28,6 +29,7 @@ from client_sdk.training.graph_filters import (
     following,
     user_row,
 )
+from client_sdk.training.slim import Slim, slim
 from client_sdk.training.validation import measured
 from protocols.errors import ParameterError
 from protocols.recipes.base import Local, ModelState, Recipe, RoundSpec
@@ -36,7 +38,7 @@ from protocols.recipes.privirec import PriviRec, PriviRecK
 from protocols.recipes.privirec_parameters import PriviRecKParameters
 from protocols.recipes.privirec_state import PriviRecState, rows_of_all
 from protocols.recipes.state import state_as
-from protocols.recipes.validation import held_out
+from protocols.recipes.validation import Setting, held_out
 
 if TYPE_CHECKING:
     from client_sdk.training.graph_filters import Matrix
@@ -101,7 +103,8 @@ class PriviRecSide(ClientSide):
         if self.graph_filter is not None:
             return self.graph_filter.scores(components, rows)
         setting = self.recipe.settings[own.setting]
-        found = Ease(setting=setting).scores(components, rows)
+        chosen: Filter = Slim(setting) if setting.sizes else Ease(setting=setting)
+        found = chosen.scores(components, rows)
         if not (setting.share and len(orders)):
             return found
         return blended(components, setting, found, following(components, trails(self.recipe, own, orders), setting))
@@ -172,7 +175,15 @@ def components_of(recipe: PriviRecK, state: ModelState) -> Components:
         found = recipe.spectrum(own)
         vectors = rows_of_all(found.vectors.astype(np.float32), kept, p.items)
         values = np.sqrt(found.eigenvalues).astype(np.float32)
-        return Components(degrees, vectors[:, used], values[used], None, p.user_exponent, p.item_exponent)
+        return Components(
+            degrees,
+            vectors[:, used],
+            values[used],
+            None,
+            p.user_exponent,
+            p.item_exponent,
+            learned=partial(_learned, recipe, own),
+        )
     return Components(
         degrees,
         own.basis[:, used],
@@ -183,6 +194,29 @@ def components_of(recipe: PriviRecK, state: ModelState) -> Components:
         p.krylov,
         own.transitions if own.transitions.size else None,
     )
+
+
+_NEWEST: Final[list[tuple[PriviRec, PriviRecState, Setting, NDArray[np.float32]]]] = []
+"""The last weights of SLIM, which scores of many users and other settings need, and the model after one more sum."""
+
+
+def _learned(recipe: PriviRec, state: PriviRecState, setting: Setting) -> NDArray[np.float32]:
+    """Return B of SLIM of P, float32 (m, m), 0 for items without rows: see `Setting`."""
+    for of, known, made, found in _NEWEST:
+        alike = (getattr(made, name) == getattr(setting, name) for name in ("weight", "sizes"))
+        same = (getattr(known, name) for name in _COUNTS), (getattr(state, name) for name in _COUNTS)
+        if of == recipe and all(alike) and all(map(np.array_equal, *same)):
+            return found
+    matrix, kept = recipe.matrix(state).astype(np.float32), recipe.kept(state)
+    mean = float(np.diag(matrix).mean())
+    found = np.zeros((recipe.parameters.items,) * 2, np.float32)
+    found[np.ix_(kept, kept)] = slim(matrix, setting.weight * mean, setting.sizes * mean)
+    _NEWEST[:] = [(recipe, state, setting, found)]
+    return found
+
+
+_COUNTS: Final = ("item_degrees", "pairs", "pair_clients")
+"""All of a state that P follows from."""
 
 
 def _whole_matrix(triangle: NDArray[np.float32], items: int) -> NDArray[np.float32]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from client_sdk.training.evaluated import gains
 from client_sdk.training.graph_filters import CHUNK_VALUES, Components, Ridge, blended, dense, following, scaled
+from client_sdk.training.slim import Slim
 from protocols.recipes.validation import SETTINGS, Setting
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def measured(
     """
     found, down = np.zeros((held.size, len(settings))), components.degree_scales(components.degree_exponent)[0]
     ups = {one.shift: components.degree_scales(components.degree_exponent + one.shift)[1] for one in settings}
-    ridges = {pair: Ridge.of(components, *pair) for pair in dict.fromkeys((one.part, one.weight) for one in settings)}
+    pairs = dict.fromkeys((one.part, one.weight) for one in settings if not one.sizes)
+    ridges = {pair: Ridge.of(components, *pair) for pair in pairs}
     step = max(1, CHUNK_VALUES // components.n_items)
     for start in range(0, held.size, step):
         some = slice(start, start + step)
@@ -48,11 +50,14 @@ def measured(
             kept = ridge.kept(x)
             made = {False: kept, True: ridge.zeroed(own, kept)}
             for index, setting in enumerate(settings):
-                if (setting.part, setting.weight) == pair:
+                if (setting.part, setting.weight) == pair and not setting.sizes:
                     scores = np.asarray(made[setting.zero] * ups[setting.shift], dtype=np.float32)
                     if setting.share:
                         scores = blended(components, setting, scores, after[setting.shift])
                     found[some, index] = _gains(scores, target, others)
+        for index, setting in enumerate(settings):
+            if setting.sizes:
+                found[some, index] = _gains(Slim(setting).scores(components, rows[some]), target, others)
     return found
 
 

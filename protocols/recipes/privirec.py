@@ -110,7 +110,7 @@ from protocols.recipes.spectrum import (
 )
 from protocols.recipes.staircase import first_basis, next_basis, places_of, tiers_of, whole_spectrum
 from protocols.recipes.state import STATE_TOLERANCE, state_as
-from protocols.recipes.validation import chosen_setting
+from protocols.recipes.validation import chosen_setting, usual_of
 
 _ROUNDING: Final = 1e-6  # share of the largest eigenvalue of counted pairs below which one is 0
 _AT_LIMIT: Final = 1.0 - 1e-5  # the state has 32 bits
@@ -245,7 +245,8 @@ class PriviRecK(PriviRecPlan):
                 return own.following(spec, transitions=self._model(own, spec, total))
             case "validation":
                 measured = np.clip(total, 0.0, contributions)
-                return own.following(spec, measured=measured, setting=chosen_setting(measured, spec.noise))
+                chosen = chosen_setting(measured, spec.noise, usual_of(self.settings))
+                return own.following(spec, measured=measured, setting=chosen)
             case "gram" if self.parameters.counted:
                 counts = np.clip(np.rint(total), 0.0, contributions).astype(np.uint32)
                 return own.following(
@@ -496,6 +497,10 @@ class PriviRec(PriviRecK):
         _NEWEST[:] = [(self, state, found)]
         return found
 
+    def matrix(self, state: PriviRecState) -> Floats:
+        """Return P of the items that have rows, float64 (m, m), of counted pairs: see `spectrum`."""
+        return _eigen(self, state)[0]
+
     def warnings(self) -> tuple[str, ...]:
         return (f"{GRAM_REVEALS[0].upper()}{GRAM_REVEALS[1:]}.", *super().warnings())
 
@@ -504,22 +509,29 @@ _NEWEST: Final[list[tuple[PriviRec, PriviRecState, Spectrum]]] = []
 """The last spectrum, which scores of many users need; by the state itself, as states of one round count as equal."""
 
 
-def _spectrum(recipe: PriviRec, state: PriviRecState) -> Spectrum:
-    kept, p = recipe.kept(state), recipe.parameters
+def _eigen(recipe: PriviRec, state: PriviRecState) -> tuple[Floats, Floats, Floats]:
+    """Return P, (m, m), and its eigenvalues and eigenvectors, ascending."""
+    kept = recipe.kept(state)
     clients = recipe.clients_of_pairs(state.item_degrees, state.pair_clients)
     whole = np.zeros((kept.size, kept.size))
     whole[np.triu_indices(kept.size)] = recipe.pairs_within(state) / clients * state.clients
+    whole = np.maximum(whole, whole.T)
     whole[np.diag_indices(kept.size)] = state.item_degrees[kept]
     scales = recipe.item_scales(state)[kept]
     whole *= scales[:, None] * scales
-    own = np.diag(whole).copy()
-    values, vectors = np.linalg.eigh(whole, "U")
+    values, vectors = np.linalg.eigh(whole)
     factor = vectors * np.sqrt(np.maximum(values, 0.0))
-    shrink = shrunk_rows(np.square(factor).sum(axis=1), own)
+    shrink = shrunk_rows(np.square(factor).sum(axis=1), np.diag(whole))
     if shrink is not None:
         factor *= shrink[:, None]
-        values, vectors = np.linalg.eigh(factor @ factor.T)
-    columns = min(p.columns, kept.size)
+        whole = factor @ factor.T
+        values, vectors = np.linalg.eigh(whole)
+    return whole, values, vectors
+
+
+def _spectrum(recipe: PriviRec, state: PriviRecState) -> Spectrum:
+    _, values, vectors = _eigen(recipe, state)
+    columns = min(recipe.parameters.columns, values.size)
     values, vectors = values[::-1][:columns], vectors[:, ::-1][:, :columns]
     return Spectrum(vectors, np.where(values > _ROUNDING * values.max(initial=0.0), values, 0.0))
 

@@ -93,7 +93,8 @@ class PriviRecPlan(Recipe):
     @property
     def settings(self) -> tuple[Setting, ...]:
         """What a sum of validation measures."""
-        return settings_of(self.parameters.next_vectors > 0, self.parameters.counted)
+        p = self.parameters
+        return settings_of(p.next_vectors > 0, p.counted, p.items if p.validation else None)
 
     @property
     def ends_after(self) -> int | None:

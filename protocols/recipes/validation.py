@@ -32,6 +32,10 @@ class Setting:
     shift: float = 0.0
     """Added to the exponent b of the scores, so that popular items are ranked higher, or lower."""
     share: float = 0.0
+    """Of what follows the last items (`next_item`)."""
+    sizes: float = 0.0
+    """Above 0 it is SLIM, of P itself: its penalty on the sizes of weights, as a multiple of the mean of P's diagonal,
+    as `weight` is then that on their squares."""
 
     @property
     def text(self) -> str:
@@ -39,7 +43,9 @@ class Setting:
         words = ["ease" if self.zero else "ridge regression", f"with {self.weight:g} times the usual weight"]
         words += ["of all vectors" if self.part == 1 else f"of 1/{self.part} of the vectors"]
         words += [f"and b {self.shift:+g}"] if self.shift else []
-        if self.share == 1:
+        if self.sizes:
+            words = ["slim", *([f"with b {self.shift:+g}"] if self.shift else [])]
+        elif self.share == 1:
             words = ["what follows the last items", *([f"with b {self.shift:+g}"] if self.shift else [])]
         elif self.share:
             words += [f"and {self.share:.0%} of what follows the last items"]
@@ -74,12 +80,29 @@ _WHOLE: Final = tuple(
 """Of the spectrum of a whole matrix, which has more vectors than any data needs."""
 
 
-def settings_of(next_items: bool, whole: bool = False) -> tuple[Setting, ...]:
-    """Return what members of a task measure.
+_SLIM: Final = tuple(Setting(sizes=0.03, shift=shift) for shift in (-0.2, -0.1, 0.0))
+"""All of the same weights, so that a device computes these once."""
+_WITH_SLIM: Final = (_SLIM[0], _WHOLE[0], *_SLIM[1:], *_WHOLE[1:])
+MOST_SLIM_ITEMS: Final = 4_000
+"""Items of a task up to which members measure SLIM: its weights take a device 22 s of a core and 0.5 GB for so many, as
+measured, 2 s for 1,682, and the time grows with m^3."""
 
-    next_items: whether it has a sum of next items. whole: whether its vectors are those of the whole matrix.
+
+def settings_of(next_items: bool, whole: bool = False, items: int | None = None) -> tuple[Setting, ...]:
+    """Return what members of a task measure; without a sum of validation the first one is used.
+
+    next_items: whether it has a sum of next items. whole: whether it counts the pairs of its items, which are the whole
+    matrix. items: how many, None without a sum of validation.
     """
-    return _WHOLE if whole else _WITH_NEXT if next_items else SETTINGS
+    if whole:
+        return _WITH_SLIM if items is not None and items <= MOST_SLIM_ITEMS else _WHOLE
+    return _WITH_NEXT if next_items else SETTINGS
+
+
+def usual_of(settings: tuple[Setting, ...]) -> int:
+    """Return of how many of the first settings the better one is used unless another is clearly better than that: of
+    SLIM and a filter of the spectrum, or of one."""
+    return 2 if settings[0].sizes else 1
 
 
 _CLEAR: Final = 0.75
@@ -99,17 +122,19 @@ def held_out(drawn: Floats, items: NDArray[np.integer], share: float, is_last: b
     return int(items[-1] if is_last else np.sort(items)[int(drawn[1] * items.size)])
 
 
-def chosen_setting(sums: Floats, noise: float = 0.0) -> int:
+def chosen_setting(sums: Floats, noise: float = 0.0, usual: int = 1) -> int:
     """Return the index of the setting to use. sums: how many measured, and of each setting's values, (1 + settings,).
 
     It is the first one, unless the best is above it by more than three quarters of the standard error of a mean: about
-    2.5 of those of their difference, as measured, because the best of many is above others by chance. noise: deviation
-    of it in a value of the sums; of the difference of two of them three deviations come on top.
+    2.5 of those of their difference, as measured, because the best of many is above others by chance. usual: 2 for the
+    better of the first two in place of the first. noise: deviation of it in a value of the sums; of the difference of
+    two of them three deviations come on top.
     """
     clients = float(sums[0])
     if clients < 1:
         return 0
     means = np.clip(sums[1:] / clients, 0.0, 1.0)
-    best, first = int(means.argmax()), float(means[0])
-    margin = _CLEAR * sqrt(first * (1.0 - first) / clients) + 3.0 * sqrt(2.0) * noise / clients
-    return best if means[best] > first + margin else 0
+    best, first = int(means.argmax()), int(means[:usual].argmax())
+    mean = float(means[first])
+    margin = _CLEAR * sqrt(mean * (1.0 - mean) / clients) + 3.0 * sqrt(2.0) * noise / clients
+    return best if means[best] > mean + margin else first

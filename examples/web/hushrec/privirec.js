@@ -117,7 +117,12 @@ const WITH_NEXT = [
   ...[0.2, 0.5, 0.75].flatMap((share) => [1 / 4, 1, 4].flatMap((weight) => [0, -0.1].map((shift) => ({ zero: true, weight, part: 1, shift, share })))),
   ...[0, -0.1].map((shift) => ({ zero: true, weight: 1, part: 1, shift, share: 1 })),
 ];
-const settingsOf = (p) => (isCounted(p) ? OF_WHOLE : hasNext(p) ? WITH_NEXT : SETTINGS);
+/** Of SLIM, in tasks of so many items at most. sizes: above 0 for SLIM, its penalty on sizes, as the weight is that on squares. */
+const OF_SLIM = [-0.2, -0.1, 0].map((shift) => ({ zero: true, weight: 1, part: 1, shift, share: 0, sizes: 0.03 }));
+const WITH_SLIM = [OF_SLIM[0], OF_WHOLE[0], ...OF_SLIM.slice(1), ...OF_WHOLE.slice(1)];
+const MOST_SLIM_ITEMS = 4_000;
+const ofPairs = (p) => (p.items <= MOST_SLIM_ITEMS ? WITH_SLIM : OF_WHOLE);
+const settingsOf = (p) => (isCounted(p) ? ofPairs(p) : hasNext(p) ? WITH_NEXT : SETTINGS);
 function isFirst({ zero, weight, part: part_, shift }, first) {
   return Number(zero && weight === 1 && part_ === first && shift === 0);
 }
@@ -212,6 +217,7 @@ function deviation(values) {
 
 /** Scores of all items for a client's items. */
 function scoresOf(p, state, setting, items) {
+  if (setting.sizes) return slimScores(p, state, setting, items);
   const count = state.values.filter((x) => x > 0).length;
   const used = setting.part > 1 ? Math.max(1, Math.floor(count / setting.part)) : state.values.length;
   const values = state.values.slice(0, used);
@@ -232,6 +238,36 @@ function scoresOf(p, state, setting, items) {
   return scores;
 }
 
+function slimScores(p, state, setting, items) {
+  const rows = kept(p, state);
+  const scores = new Array(p.items).fill(0);
+  const own = rows.flatMap((i, row) => (items.includes(i) ? [row] : []));
+  rows.forEach((i, column) => {
+    const sum = own.reduce((all, row) => all + state.degrees[rows[row]] ** -itemExponent(p) * state.learned[row][column], 0);
+    scores[i] = sum * state.degrees[i] ** (itemExponent(p) + setting.shift);
+  });
+  return scores;
+}
+
+/** The weights of SLIM by ADMM. whole: P, with its eigenvalues and eigenvectors. */
+function slimOf(whole, values, vectors, { weight, sizes }) {
+  const mean = whole.reduce((sum, row, i) => sum + row[i], 0) / whole.length;
+  const step = 3 * mean;
+  const inverse = product(vectors.map((row) => row.map((x, k) => x / (values[k] + weight * mean + step))), transposed(vectors));
+  const fitted = product(inverse, whole);
+  let [found, dual] = [zeros(whole.length, whole.length), zeros(whole.length, whole.length)];
+  for (let steps = 0; steps < 15; steps++) {
+    const mixed = product(inverse, found.map((row, i) => row.map((x, j) => step * x - dual[i][j])));
+    const free = fitted.map((row, i) => row.map((x, j) => x + mixed[i][j]));
+    const diagonal = free.map((row, j) => row[j] / inverse[j][j]);
+    free.forEach((row, i) => row.forEach((_, j) => (row[j] -= inverse[i][j] * diagonal[j])));
+    free.forEach((row, i) => row.forEach((x, j) => (row[j] += 0.8 * (x - found[i][j]))));
+    found = free.map((row, i) => row.map((x, j) => (i === j ? 0 : Math.max(0, x + (dual[i][j] - sizes * mean) / step))));
+    dual = dual.map((row, i) => row.map((x, j) => x + step * (free[i][j] - found[i][j])));
+  }
+  return found;
+}
+
 /** A 1, and NDCG@20 of the held-out item under each setting; zeros without one. */
 function validation(p, counted, items, held, order) {
   if (held === null) return new Array(1 + settingsOf(p).length).fill(0);
@@ -247,12 +283,13 @@ function validation(p, counted, items, held, order) {
   return [1, ...measured];
 }
 
-/** The setting that is used: the first one, unless the best is clearly above it. */
-function chosenSetting([members, ...sums]) {
+/** The setting that is used: the better one of so many `usual` ones, unless the best is clearly above it. */
+function chosenSetting([members, ...sums], usual) {
   if (members < 1) return 0;
   const means = sums.map((x) => Math.min(1, x / members));
   const best = means.indexOf(Math.max(...means));
-  return means[best] > means[0] + 0.75 * Math.sqrt((means[0] * (1 - means[0])) / members) ? best : 0;
+  const mean = Math.max(...means.slice(0, usual));
+  return means[best] > mean + 0.75 * Math.sqrt((mean * (1 - mean)) / members) ? best : means.indexOf(mean);
 }
 
 /** items: the client's. drawn: see `heldOut`. times: of the items; none if they are not known. Returns the block of sum `index`. */
@@ -296,7 +333,7 @@ export async function absorb(p, state, index, total, contributions, seed) {
   if (kindOf(p, index) === "next") return { ...state, sums: index, transitions: transitionModel(p, state, total) };
   if (kindOf(p, index) === "validation") {
     const measured = total.map((x) => Math.max(0, Math.min(contributions, x)));
-    return { ...state, sums: index, setting: chosenSetting(measured), measured };
+    return { ...state, sums: index, setting: chosenSetting(measured, settingsOf(p)[0].sizes ? 2 : 1), measured };
   }
   const { widths, columns } = widthsOf(p, state);
   let at = 0;
@@ -327,11 +364,11 @@ function clientsOf(p, pairClients, rows, place) {
   return pairClients[pairClients.findIndex((_, sum) => place < spanOf(p, before(p) + 1 + sum, rows)[1])];
 }
 
-/** The leading vectors and singular values of P of counted pairs, none of which is above the degree of either item. */
+/** The leading vectors and singular values of P of counted pairs, none of which is above the degree of either item, and SLIM's weights. */
 function spectrumOf(p, state) {
   const rows = kept(p, state);
   const scales = rows.map((i) => state.degrees[i] ** -itemExponent(p));
-  const whole = zeros(rows.length, rows.length);
+  let whole = zeros(rows.length, rows.length);
   let at = 0;
   for (let i = 0; i < rows.length; i++) {
     for (let j = i; j < rows.length; j++, at++) {
@@ -346,11 +383,14 @@ function spectrumOf(p, state) {
   const shrink = shrunkRows(factor, own);
   if (shrink) {
     const within = scaled(factor, shrink);
-    ({ values, vectors } = eigen(product(within, transposed(within))));
+    whole = product(within, transposed(within));
+    ({ values, vectors } = eigen(whole));
   }
   const largest = Math.max(...values, 0);
   const order = values.map((_, i) => i).sort((x, y) => values[y] - values[x]).slice(0, columnsOf(p));
+  const slim = settingsOf(p).find(({ sizes }) => sizes);
   return {
+    learned: slim && slimOf(whole, values, vectors, slim),
     basis: vectors.map((row) => order.map((k) => round32(row[k]))),
     values: order.map((k) => round32(Math.sqrt(values[k] > 1e-6 * largest ? values[k] : 0))),
   };

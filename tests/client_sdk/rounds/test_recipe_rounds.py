@@ -175,7 +175,7 @@ def test_members_count_pairs_in_blocks_of_16_bits_and_choose_the_filter_in_the_l
     kept = int(np.count_nonzero(states[0].item_degrees))
     assert states[-1].pairs.sum() == users * 15, "each has six items, keeps one out, and counts 15 pairs of five"
     assert states[-1].pairs.size == kept * (kept + 1) // 2
-    assert states[-1].measured[0] == users and states[-1].measured.size == 65
+    assert states[-1].measured[0] == users and states[-1].measured.size == 68
 
 
 def test_a_list_that_grows_after_the_degrees_ends_no_task_of_counts(

@@ -203,5 +203,5 @@ def test_all_blocks_together_say_what_the_matrix_says() -> None:
     assert (pairs.sums, pairs.equations, pairs.determined) == (3, ITEMS, True)
     assert "everybody can solve for the items of single members" in pairs.text
     warnings = make(validation=0.5).warnings()
-    assert "of each two items how many clients have both; and how well 64 settings" in warnings[1]
+    assert "of each two items how many clients have both; and how well 67 settings" in warnings[1]
     assert "how well" not in make().warnings()[1] and "come from exactly one user" in warnings[0]
