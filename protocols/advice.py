@@ -129,7 +129,7 @@ def works_in_groups(mechanism: str, given: Mapping[str, Any]) -> Works | None:
     return own.works if isinstance(own, GroupedParameters) else None
 
 
-_DEGREES: Final = f"in privirec from {LEAST_GROUPS * FEWEST_IN_DEGREES:,} clients on {LEAST_GROUPS}"
+_DEGREES: Final = f"in privirec and privirec-k from {LEAST_GROUPS * FEWEST_IN_DEGREES:,} clients on {LEAST_GROUPS}"
 SPLIT_BY_ITSELF: Final = f"1; from {SMALLEST_SPLIT:,} clients on {LEAST_GROUPS} or more; {_DEGREES}"
 DEGREES_SPLIT_BY_ITSELF: Final = f"1; {_DEGREES}"
 """What new tasks get for `groups`, in words; docs/oneshot.md has the conditions."""

@@ -219,8 +219,8 @@ class VectorLayout:
     """
     in_groups: bool | None = field(default=None, kw_only=True)
     """Whether the sum is split into groups in a task whose cohorts are. None: a sum of class `repeated` is not, and a
-    task whose main sum is one of rows has no groups. True of one of rows: it is the first, each client's part enters
-    one such sum, and what is made of it needs no true counts; all others over these rows say False: they stay whole.
+    task whose main sum is one of rows has no groups. True of one of rows: it is the first, of counts, and each client's
+    part enters one such sum; all others over these rows say False: they stay whole.
     """
     narrow: bool = field(default=False, kw_only=True)
     """Whether masked sums have a ring that is only as wide as counts need; all values are counts then."""

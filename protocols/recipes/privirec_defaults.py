@@ -153,6 +153,7 @@ PRIVIREC_K_DEFAULTS: Final = TaskDefaults(
     paper={"min_owners": 1, "reveal_gram": True},
     adjust=_adjust_k,
     planned=_planned,
+    in_groups=True,
 )
 """With a privacy block a start from the vectors of an earlier task makes one iteration better than three:
 docs/results.md. The noise in a value does not depend on the number of vectors, and with more of them three iterations

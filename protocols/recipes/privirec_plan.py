@@ -117,13 +117,11 @@ class PriviRecPlan(Recipe):
 
         size: as `size_after` returns it; () for all items and `components` vectors. Raises `ParameterError` for more.
 
-        The degrees can be split into groups where the number of an item's owners is no floor (`reveal_gram`): the rule
-        of groups can count more owners than there are.
+        The degrees can be split into groups, but not in noise: each group would have to reach epsilon.
         """
         p = self.parameters
         kind = self.sum_of(sum_index)
-        may = p.shrinks and p.reveal_gram
-        whole = False if may else None
+        whole = False if p.shrinks else None
         if kind == "validation":
             segments = (Segment("validated", 1, 1.0, integral=True), Segment("measured", len(self.settings), 1.0))
             return VectorLayout((Block(kind, segments),), sum_class=REPEATED_ROWS, in_groups=whole)
@@ -153,7 +151,7 @@ class PriviRecPlan(Recipe):
                 sum_norm=None if kind == "gram" else bound * sqrt(columns) * _UNIT,
                 gram=kind == "gram",
             )
-        split = kind == "degrees" if may else None
+        split = kind == "degrees" if p.shrinks else None
         return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS, in_groups=split)
 
     def _within(self, size: tuple[int, ...]) -> tuple[int, int, int]:

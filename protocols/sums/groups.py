@@ -373,7 +373,7 @@ def require_groups(layout: VectorLayout, cohort: int, groups: int) -> None:
             "all sums of this task are over the same rows, and sums of groups say more of them: an item needs "
             "min_owners owners in every group, and so many items are left out that recommendations are far worse "
             "(53 % on a sample of Gowalla with 3 groups): leave groups out. Only a sum of item degrees is split, of "
-            "tasks with reveal_gram=true and without a privacy block"
+            "tasks without a privacy block"
         )
     if len(layout.blocks) > 1:
         raise ParameterError(

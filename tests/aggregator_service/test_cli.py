@@ -446,8 +446,8 @@ def test_the_degrees_of_a_task_of_counts_are_split_by_themselves_where_groups_ar
     assert made(6000, "-s", "min_clients=1001")[1] == made(6000, "--data-set", "films")[1] == 1
     assert made(6000, mechanism="plain")[1] == 1
     for mechanism, said in (
-        ("masked", "new tasks get 1; in privirec from 6,000"),
-        ("oneshot", "in privirec from 6,000"),
+        ("masked", "new tasks get 1; in privirec and privirec-k from 6,000"),
+        ("oneshot", "in privirec and privirec-k from 6,000"),
     ):
         help_text = command("task", "create", "--recipe", "privirec", "--mechanism", mechanism, "--help-parameters")
         assert said in " ".join(help_text.split())

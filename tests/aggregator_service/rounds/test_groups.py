@@ -137,7 +137,8 @@ def test_a_sum_in_groups_is_not_asked_again_of_the_same_clients(api: Api) -> Non
 def test_a_task_that_cannot_be_split_is_refused(
     api: Api, recipe: str, changes: dict[str, int], text: str, mechanism: str, more: dict[str, float]
 ) -> None:
-    parameters = {"items": 6, "components": 2, "min_owners": 3} if recipe == "privirec-k" else {"items": 6, "dim": 2}
+    without_degrees = {"items": 6, "components": 2, "degrees": False, "item_exponent": 0.0, "reveal_gram": True}
+    parameters = without_degrees if recipe == "privirec-k" else {"items": 6, "dim": 2}
     schedule = {"cohort_size": COHORT, "min_clients": 3, **changes}
     wanted = request_json("unsplit", recipe, parameters, mechanism, more, **schedule)
     answer = api.http.post("/v1/tasks", json=wanted, headers=api.operator)

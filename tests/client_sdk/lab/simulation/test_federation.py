@@ -11,7 +11,7 @@ import pytest
 
 from client_sdk import Operator, Policy
 from client_sdk.api.http import SyncDriver
-from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, leave_one_out
+from client_sdk.lab.data.interactions import Interactions, LeaveOneOut, interaction_rows, leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.federation import FOLD_BATCH, Federation
 from client_sdk.lab.fleet import Fleet
@@ -28,6 +28,7 @@ from protocols.recipes.factors import FactorState
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
+from protocols.sums.groups import TAU, split_clients, use_groups
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
 from tests.support.server import AggregatorProcess
@@ -297,3 +298,21 @@ def test_degrees_in_groups_are_those_of_one_sum_where_none_is_limited(data: Leav
     for state in states[1:]:
         assert state.item_degrees.tolist() == states[0].item_degrees.tolist()
         assert state.pairs.tolist() == states[0].pairs.tolist()
+
+
+def test_no_degree_in_groups_is_above_how_many_have_the_item(data: LeaveOneOut) -> None:
+    """The rule alone counts more of some, where one group has few: items would be above `min_owners` that are not."""
+    parameters = {"items": data.train.n_items, "components": 4, "min_owners": 3, "iterations": 1}
+    cohort = data.train.active_users.size - data.train.active_users.size % 3
+    made = Federation(
+        data.train, "privirec-k", parameters, "masked", mechanism_parameters={"groups": 3}, cohort_size=cohort
+    )
+    next(iter(made.run(1)))
+    degrees = state_as(made.state, PriviRecState).item_degrees
+    owners = data.train.item_degrees()
+    assert (degrees <= owners).all() and (degrees < owners).any()
+    rows = interaction_rows(data.train)
+    users = data.train.active_users[:cohort].astype(np.int64)
+    parts = split_clients("seed", [str(user) for user in users], 3)
+    sums = [np.asarray(rows[users[part]].sum(axis=0), np.float64).ravel() for part in parts]
+    assert (use_groups(sums, [part.size for part in parts], TAU, 1).total > np.sum(sums, axis=0) + 0.5).any()
