@@ -12,6 +12,7 @@ from protocols.privacy.equations import most_equations
 from protocols.recipes.defaults import MESSAGE_BUDGET, TaskDefaults, TaskFacts
 from protocols.recipes.next_item import next_equations, next_length
 from protocols.recipes.spectrum import triangle_length
+from protocols.recipes.validation import MOST_SLIM_ITEMS
 
 MOST_COMPONENTS: Final = 256
 
@@ -87,6 +88,8 @@ def _adjust_whole(chosen: Mapping[str, Any], given: Mapping[str, Any], facts: Ta
         chosen["components"] = min(_WHOLE_COMPONENTS, facts.items)
         chosen["blocks"] = blocks_within(facts.items, facts.clients, facts.budget)
         chosen |= _share_for(facts)
+        if {**chosen, **given}.get("validation") and facts.items <= MOST_SLIM_ITEMS:
+            chosen["slim"] = True
     return chosen
 
 

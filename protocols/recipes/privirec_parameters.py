@@ -8,6 +8,7 @@ from pydantic import Field, PrivateAttr, ValidationInfo, model_validator
 
 from protocols.recipes.base import ItemParameters
 from protocols.recipes.factors import StartFrom
+from protocols.recipes.validation import MOST_SLIM_ITEMS
 
 MOST_GRAM_ITEMS: Final = 10_000
 """Most items of a task with a Gram sum: 50 million pairs, 200 MB per contribution at 32 bits."""
@@ -113,6 +114,11 @@ class PriviRecKParameters(ItemParameters):
         return False
 
     @property
+    def measures_slim(self) -> bool:
+        """Whether the sum of validation measures SLIM too."""
+        return False
+
+    @property
     def start_digest(self) -> str | None:
         return None if self.start_from is None else self.start_from.digest
 
@@ -180,6 +186,11 @@ class PriviRecParameters(PriviRecKParameters):
         description="Sums that the Gram matrix is sent in, so that no message is long; more than one only for counts: "
         "iterations 0 and user_exponent 0.",
     )
+    slim: bool = Field(
+        default=False,
+        description="Whether the sum of validation measures SLIM too, of the counts; needs counts, validation and at "
+        f"most {MOST_SLIM_ITEMS:,} items.",
+    )
 
     @property
     def gram_sums(self) -> int:
@@ -188,6 +199,10 @@ class PriviRecParameters(PriviRecKParameters):
     @property
     def counted(self) -> bool:
         return not self.iterations and self.shrinks
+
+    @property
+    def measures_slim(self) -> bool:
+        return self.slim
 
     @model_validator(mode="after")
     def _agreed(self, info: ValidationInfo) -> Self:
@@ -206,6 +221,11 @@ class PriviRecParameters(PriviRecKParameters):
             )
         if (self.validation or self.blocks > 1) and not self.counted:
             raise ValueError("validation and blocks need Gram sums of counts: user_exponent 0 and iterations 0")
+        if self.slim and not (self.validation and self.items <= MOST_SLIM_ITEMS):
+            raise ValueError(
+                f"slim needs validation, by which members choose it, and at most {MOST_SLIM_ITEMS:,} items: "
+                "for more a device takes too long to compute its weights"
+            )
         if self.items > MOST_GRAM_ITEMS:
             mega = self.items * (self.items + 1) // 2 * 4 / 1e6
             raise ValueError(

@@ -94,7 +94,7 @@ class PriviRecPlan(Recipe):
     def settings(self) -> tuple[Setting, ...]:
         """What a sum of validation measures."""
         p = self.parameters
-        return settings_of(p.next_vectors > 0, p.counted, p.items if p.validation else None)
+        return settings_of(p.next_vectors > 0, p.counted, p.measures_slim)
 
     @property
     def ends_after(self) -> int | None:

@@ -82,27 +82,28 @@ _WHOLE: Final = tuple(
 
 _SLIM: Final = tuple(Setting(sizes=0.03, shift=shift) for shift in (-0.2, -0.1, 0.0))
 """All of the same weights, so that a device computes these once."""
-_WITH_SLIM: Final = (_SLIM[0], _WHOLE[0], *_SLIM[1:], *_WHOLE[1:])
+_WITH_SLIM: Final = (_WHOLE[0], *_SLIM, *_WHOLE[1:])
+"""The first one is used where nobody measured, so it is the filter that fits most data."""
 MOST_SLIM_ITEMS: Final = 4_000
-"""Items of a task up to which members measure SLIM: its weights take a device 22 s of a core and 0.5 GB for so many, as
-measured, 2 s for 1,682, and the time grows with m^3."""
+"""Items of a task up to which members can measure SLIM: its weights take a device 22 s of a core and 0.5 GB for so
+many, as measured, 2 s for 1,682, and the time grows with m^3."""
 
 
-def settings_of(next_items: bool, whole: bool = False, items: int | None = None) -> tuple[Setting, ...]:
+def settings_of(next_items: bool, whole: bool = False, slim: bool = False) -> tuple[Setting, ...]:
     """Return what members of a task measure; without a sum of validation the first one is used.
 
     next_items: whether it has a sum of next items. whole: whether it counts the pairs of its items, which are the whole
-    matrix. items: how many, None without a sum of validation.
+    matrix. slim: whether it measures SLIM of that as well.
     """
     if whole:
-        return _WITH_SLIM if items is not None and items <= MOST_SLIM_ITEMS else _WHOLE
+        return _WITH_SLIM if slim else _WHOLE
     return _WITH_NEXT if next_items else SETTINGS
 
 
 def usual_of(settings: tuple[Setting, ...]) -> int:
     """Return of how many of the first settings the better one is used unless another is clearly better than that: of
-    SLIM and a filter of the spectrum, or of one."""
-    return 2 if settings[0].sizes else 1
+    a filter of the spectrum and SLIM, or of one."""
+    return 2 if settings[1].sizes else 1
 
 
 _CLEAR: Final = 0.75
@@ -125,10 +126,10 @@ def held_out(drawn: Floats, items: NDArray[np.integer], share: float, is_last: b
 def chosen_setting(sums: Floats, noise: float = 0.0, usual: int = 1) -> int:
     """Return the index of the setting to use. sums: how many measured, and of each setting's values, (1 + settings,).
 
-    It is the first one, unless the best is above it by more than three quarters of the standard error of a mean: about
-    2.5 of those of their difference, as measured, because the best of many is above others by chance. usual: 2 for the
-    better of the first two in place of the first. noise: deviation of it in a value of the sums; of the difference of
-    two of them three deviations come on top.
+    It is the first one, also where nobody measured, unless the best is above it by more than three quarters of the
+    standard error of a mean: about 2.5 of those of their difference, as measured, because the best of many is above
+    others by chance. usual: 2 for the better of the first two in place of the first. noise: deviation of it in a value
+    of the sums; of the difference of two of them three deviations come on top.
     """
     clients = float(sums[0])
     if clients < 1:

@@ -117,11 +117,10 @@ const WITH_NEXT = [
   ...[0.2, 0.5, 0.75].flatMap((share) => [1 / 4, 1, 4].flatMap((weight) => [0, -0.1].map((shift) => ({ zero: true, weight, part: 1, shift, share })))),
   ...[0, -0.1].map((shift) => ({ zero: true, weight: 1, part: 1, shift, share: 1 })),
 ];
-/** Of SLIM, in tasks of so many items at most. sizes: above 0 for SLIM, its penalty on sizes, as the weight is that on squares. */
+/** Of SLIM, in tasks with `slim`. sizes: above 0 for SLIM, its penalty on sizes, as the weight is that on squares. */
 const OF_SLIM = [-0.2, -0.1, 0].map((shift) => ({ zero: true, weight: 1, part: 1, shift, share: 0, sizes: 0.03 }));
-const WITH_SLIM = [OF_SLIM[0], OF_WHOLE[0], ...OF_SLIM.slice(1), ...OF_WHOLE.slice(1)];
-const MOST_SLIM_ITEMS = 4_000;
-const ofPairs = (p) => (p.items <= MOST_SLIM_ITEMS ? WITH_SLIM : OF_WHOLE);
+const WITH_SLIM = [OF_WHOLE[0], ...OF_SLIM, ...OF_WHOLE.slice(1)];
+const ofPairs = (p) => (p.slim ? WITH_SLIM : OF_WHOLE);
 const settingsOf = (p) => (isCounted(p) ? ofPairs(p) : hasNext(p) ? WITH_NEXT : SETTINGS);
 function isFirst({ zero, weight, part: part_, shift }, first) {
   return Number(zero && weight === 1 && part_ === first && shift === 0);
@@ -333,7 +332,7 @@ export async function absorb(p, state, index, total, contributions, seed) {
   if (kindOf(p, index) === "next") return { ...state, sums: index, transitions: transitionModel(p, state, total) };
   if (kindOf(p, index) === "validation") {
     const measured = total.map((x) => Math.max(0, Math.min(contributions, x)));
-    return { ...state, sums: index, setting: chosenSetting(measured, settingsOf(p)[0].sizes ? 2 : 1), measured };
+    return { ...state, sums: index, setting: chosenSetting(measured, settingsOf(p)[1].sizes ? 2 : 1), measured };
   }
   const { widths, columns } = widthsOf(p, state);
   let at = 0;

@@ -161,7 +161,8 @@ def test_members_count_pairs_in_blocks_of_16_bits_and_choose_the_filter_in_the_l
     server: AggregatorProcess, operator: Operator
 ) -> None:
     users, counted = 5, {"user_exponent": 0.0, "item_exponent": 0.4, "iterations": 0, "blocks": 2}
-    given = {"items": 12, "components": 9, "reveal_gram": True, "min_owners": 1, "validation": 1.0, **counted}
+    given = {"items": 12, "components": 9, "reveal_gram": True, "min_owners": 1, "validation": 1.0, "slim": True}
+    given |= counted
     schedule = Schedule(rounds=9, cohort_size=users, min_clients=users, start_clients=users)
     request = task_request("counted", "privirec", "masked", schedule, given, organiser=TRIAL.pin)
     task = SmallTask.of(operator, request, users)

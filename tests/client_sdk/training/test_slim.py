@@ -17,8 +17,10 @@ from client_sdk.training.graph_filters import Components, Ease, user_row
 from client_sdk.training.privirec import DRAWN, components_of
 from client_sdk.training.slim import Slim, slim
 from client_sdk.training.validation import measured
-from protocols.errors import ParameterError
+from protocols.advice import parameters_for
+from protocols.errors import CodecError, ParameterError
 from protocols.recipes.privirec import PriviRec
+from protocols.recipes.registry import recipe as recipe_of
 from protocols.recipes.validation import MOST_SLIM_ITEMS, Setting, chosen_setting, settings_of, usual_of
 
 CLIENTS, ITEMS, B = 300, 60, 0.3125
@@ -31,7 +33,7 @@ def train() -> Interactions:
 
 def federation(train: Interactions, **changes: Any) -> Federation:
     given = {"items": ITEMS, "components": 12, "user_exponent": 0.0, "item_exponent": B, "iterations": 0, "blocks": 2}
-    given |= {"reveal_gram": True, "min_owners": 30, "validation": 1.0, **changes}
+    given |= {"reveal_gram": True, "min_owners": 30, "validation": 1.0, "slim": True, **changes}
     made = Federation(train, "privirec", given, cohort_size=train.active_users.size, seed=1, masks=False)
     list(made.run(99))
     return made
@@ -64,7 +66,7 @@ def test_weights_are_those_of_coordinate_descent(seed: int) -> None:
 
 
 def test_scores_are_of_the_rows_and_the_matrix_of_the_task(train: Interactions) -> None:
-    made = federation(train, validation=0.0)
+    made = federation(train, validation=0.0, slim=False)
     rows = interaction_rows(train).toarray()
     has = np.flatnonzero(rows.sum(0) >= 30)
     assert 10 < has.size < ITEMS, "some items have too few owners"
@@ -81,17 +83,46 @@ def test_scores_are_of_the_rows_and_the_matrix_of_the_task(train: Interactions) 
         Slim(Setting(sizes=0.03)).scores(vectors, user_row([1], 3))
 
 
-def test_tasks_with_a_matrix_of_few_items_measure_it_first_if_their_members_measure() -> None:
-    for items, slims in ((MOST_SLIM_ITEMS, 3), (MOST_SLIM_ITEMS + 1, 0), (None, 0)):
-        settings = settings_of(False, True, items)
+def test_the_first_setting_is_the_usual_filter_and_slim_follows_where_a_task_says_so() -> None:
+    for slims in (3, 0):
+        settings = settings_of(False, True, slims > 0)
         assert len(set(settings)) == len(settings) == 64 + slims
-        assert [index for index, one in enumerate(settings) if one.sizes] == [0, 2, 3][:slims]
-        assert settings[1 if slims else 0] == Setting(part=4)
-        assert usual_of(settings) == (2 if slims else 1)
-    assert not any(one.sizes for one in (*settings_of(False), *settings_of(True)))
+        assert [index for index, one in enumerate(settings) if one.sizes] == [1, 2, 3][:slims]
+        assert settings[0] == Setting(part=4) and usual_of(settings) == (2 if slims else 1)
+        assert tuple(one for one in settings if not one.sizes) == settings_of(False, True)
+        nobody = np.zeros(1 + len(settings))
+        assert not settings[chosen_setting(nobody, usual=usual_of(settings))].sizes
+    for settings in (settings_of(False), settings_of(True), settings_of(True, False, True)):
+        assert not any(one.sizes for one in settings) and usual_of(settings) == 1
 
 
-def test_the_better_of_slim_and_the_usual_filter_is_used_unless_another_is_clearly_better() -> None:
+def test_new_tasks_of_few_items_whose_members_measure_have_it() -> None:
+    def slim_of(items: int = MOST_SLIM_ITEMS, clients: int = 9000, noisy: bool = False, **given: Any) -> object:
+        own = {"items": items, "reveal_gram": True, **given}
+        chosen = parameters_for("privirec", own, clients=clients, noisy=noisy)
+        assert noisy or recipe_of("privirec", chosen)
+        return chosen.get("slim")
+
+    assert slim_of() is True and slim_of(slim=False) is False
+    assert slim_of(MOST_SLIM_ITEMS + 1) is None and slim_of(clients=300) is None and slim_of(noisy=True) is None
+    for weighted in ({"validation": 0.0}, {"iterations": 5}, {"user_exponent": 0.25}):
+        assert slim_of(**weighted) is None
+    assert slim_of(clients=300, validation=0.5) is True
+    assert "slim" not in parameters_for("privirec-k", {"items": 900}, clients=9000)
+
+
+def test_tasks_made_before_keep_their_settings(train: Interactions) -> None:
+    made = federation(train, slim=False)
+    given = {name: value for name, value in made.recipe.parameters.model_dump().items() if name != "slim"}
+    before = recipe_of("privirec", given)
+    assert isinstance(before, PriviRec) and len(before.settings) == 64 and before == made.recipe
+    assert before.decode_state(4, made.recipe.encode_state(made.state)).measured.size == 65
+    with_it = federation(train)
+    with pytest.raises(CodecError, match="exactly"):
+        before.decode_state(4, with_it.recipe.encode_state(with_it.state))
+
+
+def test_the_better_of_the_usual_filter_and_slim_is_used_unless_another_is_clearly_better() -> None:
     def chosen(*means: float) -> int:
         return chosen_setting(np.array([1000.0, *(1000.0 * mean for mean in means)]), usual=2)
 
@@ -101,7 +132,7 @@ def test_the_better_of_slim_and_the_usual_filter_is_used_unless_another_is_clear
     assert chosen(0.19, 0.2, 0.2 + 1.1 * margin) == chosen(0.2, 0.19, 0.2 + 1.1 * margin) == 2
 
 
-@pytest.mark.parametrize("better", [0, 2, 9])
+@pytest.mark.parametrize("better", [0, 1, 2, 9])
 def test_members_choose_it_by_the_sum_and_scores_are_made_with_what_they_chose(
     train: Interactions, better: int
 ) -> None:

@@ -202,6 +202,7 @@ def test_all_blocks_together_say_what_the_matrix_says() -> None:
     assert (counts.kind, counts.determined, counts.sums) == ("once", False, 1)
     assert (pairs.sums, pairs.equations, pairs.determined) == (3, ITEMS, True)
     assert "everybody can solve for the items of single members" in pairs.text
-    warnings = make(validation=0.5).warnings()
-    assert "of each two items how many clients have both; and how well 67 settings" in warnings[1]
+    for slim, settings in ((False, 64), (True, 67)):
+        warnings = make(validation=0.5, slim=slim).warnings()
+        assert f"of each two items how many clients have both; and how well {settings} settings" in warnings[1]
     assert "how well" not in make().warnings()[1] and "come from exactly one user" in warnings[0]

@@ -22,6 +22,7 @@ OWN: dict[str, Any] = {"support": "own", "reveal_indices": True}
 TOUCHED: dict[str, Any] = {"normalise": "touched", "reveal_touched": True}
 WEIGHTS: dict[str, Any] = {"max_interactions": 9, "reveal_weights": True}
 NO_DEGREES: dict[str, Any] = {"degrees": False, "item_exponent": 0.0}
+COUNTS: dict[str, Any] = {"iterations": 0, "user_exponent": 0.0, "item_exponent": 0.4}
 LDP: dict[str, Any] = {"ldp": {"clip": 0.2, "scale": 0.04}}
 START = {"task": "t", "round": 3, "snapshot": "0" * 64, "digest": "0" * 64, "item_exponent": 0.0}
 GIVEN: dict[str, dict[str, Any]] = {
@@ -86,6 +87,11 @@ def given(name: str, changes: dict[str, Any]) -> dict[str, Any]:
         ("privirec", {"next_vectors": 3}, "next_vectors needs privirec-k"),
         ("privirec", {"blocks": 2}, "blocks need Gram sums of counts: user_exponent 0 and iterations 0"),
         ("privirec", {"validation": 0.1, "user_exponent": 0, "item_exponent": 0.4}, "validation and blocks need Gram"),
+        ("privirec", {"slim": True}, "slim needs validation"),
+        ("privirec", {"slim": True, **COUNTS}, "slim needs validation"),
+        ("privirec", {"slim": True, "validation": 0.1, **COUNTS, "items": 4_001}, "slim needs .* at most 4,000 items"),
+        ("privirec", {"slim": True, "validation": 0.1}, "validation and blocks need Gram sums of counts"),
+        ("privirec-k", {"slim": True}, "slim"),
         ("privirec-k", {"krylov": True, "rayleigh_ritz": True}, "neither rayleigh_ritz"),
         ("privirec-k", {"krylov": True, "reveal_gram": True, **NO_DEGREES}, "krylov needs the sum of degrees"),
         ("privirec-k", {"min_owners": 0}, "min_owners"),

@@ -107,7 +107,7 @@ COUNTED = {"user_exponent": 0.0, "item_exponent": 0.4, "iterations": 0}
         ("privirec-k", "plain", {}, {"validation": 0.7}),
         ("privirec", "plain", {}, {"user_exponent": 0.25, "item_exponent": 0.3125}),
         ("privirec", "masked", {}, {"min_owners": 1}),
-        ("privirec", "masked", {}, {**COUNTED, "blocks": 3, "validation": 0.7}),
+        ("privirec", "masked", {}, {**COUNTED, "blocks": 3, "validation": 0.7, "slim": True}),
         ("privirec", "plain", {}, {**COUNTED, "min_owners": 1}),
     ],
 )
