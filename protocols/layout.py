@@ -222,6 +222,10 @@ class VectorLayout:
     task whose main sum is one of rows has no groups. True of one of rows: it is the first, of counts, and each client's
     part enters one such sum; all others over these rows say False: they stay whole.
     """
+    is_floor: bool = field(default=False, kw_only=True)
+    """Whether other sums are safe only if as many clients have something as this sum of counts says. Where it is in
+    groups, no value that is used is above what all groups have together, though the rule of groups can count more.
+    """
     narrow: bool = field(default=False, kw_only=True)
     """Whether masked sums have a ring that is only as wide as counts need; all values are counts then."""
 

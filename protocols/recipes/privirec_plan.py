@@ -152,7 +152,8 @@ class PriviRecPlan(Recipe):
                 gram=kind == "gram",
             )
         split = kind == "degrees" if p.shrinks else None
-        return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS, in_groups=split)
+        floor = kind == "degrees" and p.shrinks and not p.reveal_gram
+        return VectorLayout((Block(kind, (segment,)),), sum_class=REPEATED_ROWS, in_groups=split, is_floor=floor)
 
     def _within(self, size: tuple[int, ...]) -> tuple[int, int, int]:
         """Return the rows, columns and values of `size`, the largest for (); `ParameterError` if no sum has it."""

@@ -146,8 +146,8 @@ def open_by_group(
 def used_sums(layout: VectorLayout, sums: Sequence[Floats | None], clients: Sequence[int], tau: float) -> GroupSums:
     """Return what the rule makes of opened sums, float64 (layout.length,) each, and clients by group; see `GroupSums`.
 
-    tau: `NO_RULE`, or at least 1. Of sums over the same rows no value is above what all groups have together, as other
-    sums may need so many owners (`VectorLayout.in_groups`): the rule can count more.
+    tau: `NO_RULE`, or at least 1. Of a layout that `is_floor` no value is above what the groups with a sum have
+    together. There a liar can lower all values by the share of its group, which the rule alone would make good.
     """
     possible, used = [group for group, one in enumerate(sums) if one is not None], {}
     for name, segment, start, stop in _segments(layout):
@@ -155,7 +155,7 @@ def used_sums(layout: VectorLayout, sums: Sequence[Floats | None], clients: Sequ
         found = _used(parts_of_sum, [clients[group] for group in possible], tau, segment.row or segment.length)
         scaled = found.total * (sum(clients) / sum(clients[group] for group in possible))
         total = np.rint(scaled) if segment.integral else scaled
-        if layout.in_groups:
+        if layout.is_floor:
             total = np.minimum(total, np.sum(parts_of_sum, axis=0))
         used[name] = _of_all(replace(found, total=total), possible, len(sums))
     return GroupSums(tuple(clients), tuple(sums), used, compared=tau != NO_RULE)

@@ -26,8 +26,10 @@ from protocols.messages.rounds import Evaluation
 from protocols.recipes.base import ModelState
 from protocols.recipes.factors import FactorState
 from protocols.recipes.privirec_state import PriviRecState
+from protocols.recipes.registry import recipe
 from protocols.recipes.rfrec import RFRecState
 from protocols.recipes.state import state_as
+from protocols.sums.group_sums import used_sums
 from protocols.sums.groups import TAU, split_clients, use_groups
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.run import run_masked_sum
@@ -316,3 +318,20 @@ def test_no_degree_in_groups_is_above_how_many_have_the_item(data: LeaveOneOut) 
     parts = split_clients("seed", [str(user) for user in users], 3)
     sums = [np.asarray(rows[users[part]].sum(axis=0), np.float64).ravel() for part in parts]
     assert (use_groups(sums, [part.size for part in parts], TAU, 1).total > np.sum(sums, axis=0) + 0.5).any()
+
+
+def test_a_liar_lowers_degrees_that_are_no_floor_no_further_than_the_rule_lets_it() -> None:
+    """It takes away all that its group has, or makes its sum impossible: the others speak for it, but of a floor."""
+    rng, sizes = np.random.default_rng(1), [100, 100, 100]
+    common = 0.05 + 0.4 * rng.random(60)
+    sums = [rng.binomial(100, common).astype(float) for _ in range(3)]
+    layouts = [
+        recipe("privirec-k", {"items": 60, "components": 4, "reveal_gram": consent}).layout(1)
+        for consent in (True, False)
+    ]
+    assert [(layout.in_groups, layout.is_floor) for layout in layouts] == [(True, False), (True, True)]
+    true = 300 * common
+    for lie in (np.zeros(60), None):
+        used, floor = (used_sums(layout, [lie, *sums[1:]], sizes, TAU).total() for layout in layouts)
+        assert 0.9 < np.median(used / true) < 1.1
+        assert (floor <= used).all() and (floor <= sums[1] + sums[2]).all() and np.median(floor / true) > 0.6
