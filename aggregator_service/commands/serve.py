@@ -66,7 +66,7 @@ _NOT_USED: Final = "the changed TLS certificate is not used, the old one stays: 
 _HEAD_BYTES: Final = 16 * 1024
 """Longest request line and headers that arrive in pieces; a request of ours has about 1 KiB."""
 _GARBAGE_OBJECTS: Final = 5_000
-"""New objects after which reference cycles are looked for; those of a refused upload may hold its body, up to .5 MB."""
+"""New objects after which reference cycles are looked for."""
 _UNREAD_MILLISECONDS: Final = 60_000
 """The system closes a connection whose peer has taken nothing of a response for so long."""
 

@@ -149,7 +149,7 @@ class Packs:
             try:
                 of_round[one.round][one] = one.context.run(one.read)
             except Exception as error:
-                found[one] = error
+                found[one] = error.with_traceback(None)  # which would keep this frame, with all bodies, in a cycle
         for round_, bodies in of_round.items():
             try:
                 opened = self._pack_of(round_)
@@ -159,7 +159,7 @@ class Packs:
                 opened.pack.append(list(bodies.values()))
             except Exception as error:
                 self._close(round_)  # it may end with a part of a body
-                found.update((one, error) for one in bodies)
+                found.update((one, error.with_traceback(None)) for one in bodies)
                 continue
             opened.size = starts[-1]
             found.update((one, Place(opened.key, start)) for one, start in zip(bodies, starts, strict=False))

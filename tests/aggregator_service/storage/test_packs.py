@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import hashlib
 import os
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -208,6 +210,36 @@ def test_a_body_that_is_refused_or_cut_off_leaves_the_others_where_they_are(blob
     assert isinstance(refused, ContributionError)
     for place, body in zip((first, second, third), (b"first", b"second", b"third"), strict=True):
         assert isinstance(place, Place) and read(blobs, place, len(body)) == body
+
+
+def test_a_refused_body_keeps_none_of_the_others_in_memory(directory: DirectoryBlobs) -> None:
+    """An error whose traceback had the writer's frame would keep all bodies of its group, until a collection."""
+    kept: list[weakref.ref[bytearray]] = []
+
+    class Body(bytearray):
+        """One that can be referred to weakly."""
+
+    def refuse() -> memoryview:
+        raise ContributionError("refused")
+
+    def read_one() -> memoryview:
+        body = Body(MIB)
+        kept.append(weakref.ref(body))
+        return memoryview(body)
+
+    async def play(packs: Packs) -> list[Place | BaseException]:
+        calls = [packs.append("t_1", 1, MIB, each) for each in (read_one, refuse, read_one)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    gc.collect()
+    gc.disable()
+    try:
+        with packs_of(directory) as packs:
+            found = asyncio.run(play(packs))
+            assert isinstance(found[1], ContributionError) and len(kept) == 2
+            assert [one() for one in kept] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_few_bytes_are_read_at_once(directory: DirectoryBlobs, monkeypatch: pytest.MonkeyPatch) -> None:
