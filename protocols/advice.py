@@ -201,12 +201,12 @@ SAFE: Final = "validated"
 UNLIMITED: Final = "unlimited"
 WHOLE: Final = "whole"
 OF_CENTRAL: Final[Mapping[int | str, tuple[float, float]]] = {
-    2: (0.33, 0.88),
-    4: (0.46, 0.91),
-    8: (0.62, 0.92),
-    16: (0.73, 0.95),
-    32: (0.79, 0.96),
-    SAFE: (0.79, 0.98),
+    2: (0.37, 0.89),
+    4: (0.51, 0.91),
+    8: (0.65, 0.92),
+    16: (0.75, 0.96),
+    32: (0.80, 0.96),
+    SAFE: (0.80, 0.98),
     UNLIMITED: (0.88, 1.0),
     WHOLE: (0.97, 1.01),
 }
