@@ -251,7 +251,7 @@ def test_advice_for_items_with_times_and_rounds_for_all_sums(command: Command) -
     size = ("--items", "1682", "--clients", "943", "--interactions", "100000", "--times")
     printed = command("task", "advise", *size)
     assert "1,552 values says what follows what" in printed and "up to 115 equations" in printed
-    assert "  3 x 38 vectors, as chosen; on those sets, too, as many as are safe: 0.26 MB a message, 0.79" in printed
+    assert "  3 x 38 vectors, as chosen; on those sets, too, as many as are safe: 0.26 MB a message, 0.80" in printed
     small = command("task", "advise", *size, "--budget", "0.1")
     assert "  3 x 8 vectors: 0.05 MB a message, 0.65 to 0.92" in small and "as chosen" not in small
     assert "3 x 16" not in small and "  5 x 256 vectors with reveal_gram, which give" in small
