@@ -159,20 +159,27 @@ figure(
 )
 figure("robust.cost.*.contribution_ratio", "", "<= 1", "bytes of a contribution, the same")
 figure("robust.cost.*.neighbours_ratio", "", "", "neighbours of a client, the same")
-figure("robust.*.privirec-k.{d}.aimed.*.share", what="users with the promoted item in their first 20, {d}",
-       always=False, d=("open", "checked", "groups3", "groups5", "groups10"))  # fmt: skip
+_PRIVIREC: Final = ("privirec-k", "privirec")
+figure("robust.*.{r}.checked.aimed.1.share", "", "<= 0.02",
+       "users with the promoted item in their first 20, {r}, one member lies in the sums after the degrees",
+       always=False, r=_PRIVIREC)  # fmt: skip
+figure("robust.*.{r}.groups{g}.degrees.1.share", "", "<= 0.02",
+       "the same, {r}, one member lies in all sums, degrees in {g} groups",
+       always=False, r=_PRIVIREC, g=(3, 5))  # fmt: skip
+figure("robust.*.{r}.checked.degrees.1.share", what="the same, {r}, degrees in one sum", always=False, r=_PRIVIREC)
+figure("robust.*.{r}.groups{g}.degrees.5.share", what="the same, {r}, five members lie, degrees in {g} groups",
+       always=False, r=_PRIVIREC, g=(3, 5))  # fmt: skip
 figure("robust.*.{r}.{d}.aimed.1.share", "", "<= 0.02", "users with the promoted item, {r}, one member lies, {d}",
        always=False, r=("colr", "arrays"), d=("groups3", "groups5"))  # fmt: skip
 figure("robust.*.{r}.checked.{lie}.share", what="the same, {r}, one sum, {lie}",
        always=False, r=("colr", "arrays"), lie=("aimed.1", "aimed.5", "always.1"))  # fmt: skip
-figure("robust.*.privirec.{d}.aimed.*.share", what="the same, privirec, {d}",
-       always=False, d=("open", "checked", "groups3", "groups5", "groups10"))  # fmt: skip
 figure("robust.*.{r}.groups{g}.{lie}.share", what="the same, {r} in {g} groups, {lie}",
        always=False, r=("colr", "arrays"), g=(3, 5), lie=("always.1", "always.2", "aimed.5", "aimed.60"))  # fmt: skip
 figure("robust.*.colr-anew.groups5.aimed.1.share", what="the same, groups drawn anew in each round, as once",
        always=False)  # fmt: skip
 figure("robust.*.counts.*.aimed.*.share", what="the same, ranked by summed counts", always=False)
-figure("robust.*.privirec-k.*.{lie}.ndcg20", what="NDCG@20, {lie}", always=False, lie=("none.0", "noise.1"))
+figure("robust.*.{r}.*.{lie}.ndcg20", what="NDCG@20, {r}, {lie}",
+       always=False, r=_PRIVIREC, lie=("none.0", "noise.1"))  # fmt: skip
 _NOISY: Final = ("colr", "privirec-k")
 figure("privacy_cost.{r}.cpu_ratio", "", "<= 1.3", "client's time for a round, noise / no noise, {r}", r=_NOISY)
 figure(

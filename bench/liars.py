@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
 
 from client_sdk.history import History
 from client_sdk.lab.data.interactions import Interactions, interaction_rows
@@ -34,6 +32,7 @@ from protocols.recipes.rows import RowRecipe
 from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
 from protocols.sums.base import SumPlan
+from protocols.sums.group_sums import used_sums
 from protocols.sums.groups import TAU, UsedSum, split_clients, use_groups
 from protocols.sums.possible import require_possible
 
@@ -67,13 +66,15 @@ class Defence:
 @dataclass(frozen=True)
 class Lie:
     """kind: see `bench.robust`. size: factor of the most that passes, or of a usual size where nothing is
-    checked. tilt: share of the promoted item in b. always: whether so many liars are in every round, whoever's turn."""
+    checked. tilt: share of the promoted item in b. always: whether so many liars are in every round, whoever's turn.
+    degrees: see `bench.robust.DEGREES`."""
 
     kind: str
     liars: int
     size: float = 1.0
     tilt: float = 0.5
     always: bool = False
+    degrees: float = 0.0
 
 
 @dataclass
@@ -210,39 +211,6 @@ def _whole(plan: SumPlan, values: Floats) -> Floats:
     return np.rint(values) if plan.layout.blocks[0].segments[0].integral else values
 
 
-@dataclass(frozen=True)
-class InGroups(PriviRecK):
-    """PriviRec-k with the floor on owners, and the limit on equations, in each group. rows: of each group's members."""
-
-    rows: tuple[csr_matrix, ...] = field(default=(), compare=False)
-
-    @cached_property
-    def _kept(self) -> NDArray[np.int64]:
-        owners, floor = (
-            np.array([np.asarray(rows.sum(axis=0)).ravel() for rows in self.rows]),
-            self.parameters.min_owners,
-        )
-        return np.flatnonzero(((owners == 0) | (owners >= floor)).all(axis=0) & (owners.sum(axis=0) >= floor))
-
-    @cached_property
-    def _entries(self) -> Floats:
-        """The fewest entries that the lists of a kept item's owners in a group have, times the groups."""
-        found = []
-        for rows in self.rows:
-            kept = rows[:, self._kept]
-            lists = np.asarray(kept.T @ np.diff(kept.tocsr().indptr).astype(np.float64)).ravel()
-            found.append(np.where(np.asarray(kept.sum(axis=0)).ravel() > 0, lists, np.inf))
-        return np.min(found, axis=0)
-
-    def kept(self, state: PriviRecState) -> NDArray[np.int64]:
-        return self._kept
-
-    def widths(self, state: PriviRecState) -> tuple[NDArray[np.int64], int]:
-        entries = np.zeros(self.parameters.items)
-        entries[self._kept] = self._entries
-        return super().widths(replace(state, list_entries=entries, clients=state.clients // len(self.rows)))
-
-
 class Lied(Federation):
     """A federation whose sums are made in groups, with liars among the clients."""
 
@@ -252,53 +220,88 @@ class Lied(Federation):
     def _sum_at_once(
         self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], int] | None:
-        recipe = self.recipe
-        if not isinstance(recipe, PriviRecK):
-            return None
-        parts = self.liars.parts(cohort)
-        sums = [self._sum_of(plan, spec, recipe, part) for part in parts]
-        lie = self._lie(spec, recipe)
-        usual = 10.0 * float(np.linalg.norm(sum(sums)))
-        return self.liars.released(plan, sums, [part.size for part in parts], lie, usual), 0
+        found = super()._sum_at_once(plan, spec, cohort)
+        recipe, lie = self.recipe.own, self.liars.lie
+        if found is None or not isinstance(recipe, PriviRecK):
+            return found
+        total, kind = found[0], recipe.sum_of(spec.sum_index)
+        if kind == "degrees":
+            return self._degrees(total, cohort), 0
+        if lie.kind == "none" or kind == "validation":
+            return total, 0
+        if kind == "gram" and recipe.parameters.counted:
+            return self._pairs(spec, recipe, total, cohort.size), 0
+        usual = 10.0 * float(np.linalg.norm(total))
+        return self.liars.released(plan, [total], [cohort.size], self._lie(spec, recipe), usual), 0
 
-    def _sum_of(self, plan: SumPlan, spec: RoundSpec, recipe: PriviRecK, part: NDArray[np.int64]) -> Floats:
-        if recipe.sum_of(spec.sum_index) != "gram":
-            found = super()._sum_at_once(plan, spec, part)
-            assert found is not None
-            return found[0]
-        own = state_as(self.state, PriviRecState)
+    def _degrees(self, total: Floats, cohort: NDArray[np.int64]) -> Floats:
+        """Return the sum of degrees with the lie, and what the rule makes of it where it is in groups.
+
+        A client keeps an item out for the sum of validation, so those of groups are in the proportions of all lists.
+        """
+        lie, target, room = self.liars.lie, self.case.target, cohort.size - total[self.case.target]
+        if lie.kind == "within":
+            return np.minimum(total + lie.liars * self._profile(total.size), cohort.size)
+        if not self.liars.defence.groups:
+            total[target] += np.rint(lie.degrees * room)
+            return total
+        parts, rows = self.liars.parts(cohort), interaction_rows(self.train)
+        counts = [np.asarray(rows[part].sum(axis=0), np.float64).ravel() for part in parts]
+        shares = total / np.maximum(np.sum(counts, axis=0), 1.0)
+        sums = [own * shares for own in counts]
+        sizes = [part.size for part in parts]
+        found = [self._used_degrees(sums, sizes)]
+        for step in np.rint(np.geomspace(1.0, room, 40)) if lie.degrees else ():
+            moved = [own.copy() for own in sums]
+            for own in moved[: lie.liars]:
+                own[target] += step
+            found.append(self._used_degrees(moved, sizes))
+        return max(found, key=lambda one: float(one[target]))
+
+    def _used_degrees(self, sums: Sequence[Floats], sizes: Sequence[int]) -> Floats:
+        layout = self.recipe.own.layout(1)
+        return np.rint(used_sums(layout, sums, sizes, TAU).total())
+
+    def _pairs(self, spec: RoundSpec, recipe: PriviRecK, total: Floats, clients: int) -> Floats:
+        """Return a sum of counted pairs with the lie: whole numbers of at most all clients, as checked.
+
+        Of pairs of the promoted item it has as many as pass, which count as the smaller degree, or, with a `tilt`, as
+        many as an item would have that all clients like alike.
+        """
+        lie, target, own = self.liars.lie, self.case.target, state_as(self.state, PriviRecState)
         kept = recipe.kept(own)
-        rows = interaction_rows(self.train)[part][:, kept].astype(np.float64)
-        lengths = np.maximum(np.diff(rows.indptr), 1).astype(np.float64) ** -recipe.parameters.user_exponent
-        scaled = rows.multiply(lengths[:, None]).multiply(recipe.item_scales(own)[kept]).tocsr()
-        return np.asarray((scaled.T @ scaled).todense())[np.triu_indices(kept.size)]
+        upper, (start, stop) = np.triu_indices(kept.size), recipe.span_of_pairs(spec.sum_index, kept.size)
+        first, second = kept[upper[0][start:stop]], kept[upper[1][start:stop]]
+        if lie.kind == "noise":
+            return np.rint(total + self.liars.rng.uniform(0.0, 1.0, total.size) * (clients - total))
+        if lie.kind == "within":
+            profile = self._profile(recipe.parameters.items)
+            return np.minimum(total + lie.liars * profile[first] * profile[second], clients)
+        others = own.item_degrees[np.where(first == target, second, first)]
+        alike = np.rint(lie.tilt * others * np.sqrt(own.item_degrees[target] / clients)) if lie.tilt else clients
+        return np.where((first == target) | (second == target), np.maximum(total, alike), total)
 
-    def _lie(self, spec: RoundSpec, recipe: PriviRecK) -> Floats | None:
-        """Return what is added to a sum of degrees, lists, a power iteration or a Gram matrix; None for nothing."""
-        lie, kind, own = self.liars.lie, recipe.sum_of(spec.sum_index), state_as(self.state, PriviRecState)
-        case, items = self.case, recipe.parameters.items
-        if lie.kind == "none":
-            return None
+    def _profile(self, items: int) -> Floats:
+        """Return a list of the usual length: the promoted item and the most popular ones."""
         profile = np.zeros(items)
         popular = np.argsort(-self.train.item_degrees(), kind="stable")
         profile[popular[: max(1, self.train.size // max(1, self.train.active_users.size) - 1)]] = 1.0
-        profile[case.target] = 1.0
-        if kind == "degrees":
-            return profile if lie.kind == "within" else None
+        profile[self.case.target] = 1.0
+        return profile
+
+    def _lie(self, spec: RoundSpec, recipe: PriviRecK) -> Floats | None:
+        """Return what is added to a sum of lists or of a power iteration; None for nothing."""
+        lie, kind, own = self.liars.lie, recipe.sum_of(spec.sum_index), state_as(self.state, PriviRecState)
         kept = recipe.kept(own)
+        profile = self._profile(recipe.parameters.items)[kept]
         if kind == "lists":
-            return profile[kept] * profile[kept].sum() if lie.kind == "within" else None
+            return profile * profile.sum() if lie.kind == "within" else None
         if lie.kind == "within":
-            b = profile[kept] * profile[kept].sum() ** -recipe.parameters.user_exponent * recipe.item_scales(own)[kept]
+            b = profile * profile.sum() ** -recipe.parameters.user_exponent * recipe.item_scales(own)[kept]
         else:
             b = np.sqrt(1.0 - lie.tilt**2) * self.case.leading
-            b[case.target] += lie.tilt
+            b[self.case.target] += lie.tilt
             b = b[kept]
-        if kind == "gram":
-            upper = np.triu_indices(kept.size)
-            if lie.kind == "noise":
-                return self.liars.rng.standard_normal(upper[0].size)
-            return b[upper[0]] * b[upper[1]]
         basis = recipe.basis_before(own, spec)[kept].astype(np.float64)
         has, _ = places_of(recipe.widths(own)[0])
         if lie.kind == "noise":

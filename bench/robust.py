@@ -19,8 +19,7 @@ Each finished row of a seed is kept in the folder `--work`, and not measured aga
 | `groups<G>` | and of G groups those within 1.5 times the median distance are used, by row (`protocols.sums.groups`) |
 | `groups5whole` | the same with every sum as one row: nothing but whole groups is left out |
 
-The members of a group are the same in every round. An item of `privirec-k` in groups has a row, and the row columns, by
-what the smallest of its parts in a group allows: no task has such groups, since that costs too much (`InGroups`).
+The members of a group are the same in every round. Of `privirec-k` and `privirec` only the sum of degrees is in groups.
 
 | lie | what each liar sends |
 |---|---|
@@ -29,9 +28,12 @@ what the smallest of its parts in a group allows: no task has such groups, since
 | `aimed` | what puts the item into all lists, see below |
 | `always` | the same in every round |
 | `noise` | normal numbers, in every round |
+| `degrees` | `aimed`, and in the sum of degrees owners of the item that it does not have |
 
-Aimed are, in Gram matrices and power iterations, s b b^T with b between the item and what most users have; in trained
-rows the mean of the users' factors; in counts as many as pass. What a liar knows, and how it chooses: `bench.liars`.
+Aimed are, in power iterations, s b b^T with b between the item and what most users have; in trained rows the mean of
+the users' factors; in counts as many as pass, of pairs also as many as an item has that all like alike. What a liar
+knows, and how it chooses: `bench.liars`. `privirec` sums exact counts of pairs. Neither it nor `privirec-k` has a sum
+of validation here, so that the filter stays as it is.
 
 In `colr`, `fedmf` and `arrays` a liar is a member like others: it is asked in its turn, once in as many rounds as there
 are cohorts of other members. `always` and `noise` are in every round, whoever's turn it is. The model of `arrays` are
@@ -61,23 +63,21 @@ from numpy.typing import NDArray
 from bench._report import Figure, arguments, say
 from bench.experiments.quality import split_of
 from bench.figures import run
-from bench.liars import OWN_ITEMS, Case, Defence, InGroups, Liars, Lie, Lied, own_parameters, train_own_items
+from bench.liars import OWN_ITEMS, Case, Defence, Liars, Lie, Lied, own_parameters, train_own_items
 from bench.sums import CLIP, Shape, play_round
 from client_sdk.lab.data.interactions import interaction_rows, leave_one_out
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
 from client_sdk.lab.evaluation.metrics import FullScorer
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
-from client_sdk.training.privirec import components_of, matching_filter
+from client_sdk.training.privirec import PriviRecSide
 from protocols.advice import advise, parameters_for
-from protocols.errors import ParameterError
 from protocols.layout import Floats
 from protocols.messages import Evaluation
 from protocols.recipes.arrays import Arrays
 from protocols.recipes.base import RoundSpec
 from protocols.recipes.evaluated import Evaluated
 from protocols.recipes.factors import FactorState, item_biases
-from protocols.recipes.privirec import PriviRecK
 from protocols.recipes.state import state_as
 
 SETS: Final = ("gowalla", "ml-1m")
@@ -90,6 +90,10 @@ GATES: Final = (0.5, 1.0, 2.0, 3.0)
 LIARS: Final = (1, 5, 60)
 OWNERS: Final = 20
 TOP: Final = 20
+SIZES: Final = (1.0, 0.1, 1e-2, 1e-3, 1e-4)
+"""Sizes of a lie in power iterations, of the most that passes."""
+DEGREES: Final = (0.1, 1.0)
+"""Shares of the room in the sum of degrees, from the item's owners to all clients, that a liar fills in turn."""
 FEW: Final[dict[str, Any]] = {"dropout": 0.1, "eta": 10}
 COSTS: Final[tuple[tuple[int, int, dict[str, Any]], ...]] = ((150, 3, FEW), (150, 5, FEW), (300, 5, {}))
 """Clients, groups and parameters of the rounds whose cost is compared: 150 are too few for the default ones."""
@@ -139,34 +143,20 @@ Measured = tuple[float, NDArray[np.float64], float]
 
 
 def spectral(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick: bool) -> Measured:
-    """Measure a task of `privirec-k` or `privirec`."""
-    train = case.train
+    """Measure a task of `privirec` or `privirec-k` with recommended parameters and the first setting of the filter."""
+    train, clients = case.train, case.train.active_users.size
     given: dict[str, Any] = {"items": train.n_items} | ({"reveal_gram": True} if name == "privirec" else {})
     if quick:
-        given |= {"components": 4, "reveal_gram": True, "min_owners": 1}
-    if name == "privirec":
-        given["iterations"] = 1  # so that rows are weighted before they are summed
-    clients = train.active_users.size
-    parameters = parameters_for(name, {**given, "validation": 0.0}, clients=clients)  # the filter stays as it is
-    if name == "privirec":
-        parameters |= {"iterations": 1, "components": min(16, train.n_items), "min_owners": 1}
-        parameters = {key: value for key, value in parameters.items() if key != "krylov"}
+        given |= {"reveal_gram": True, "min_owners": 1} | ({"components": 4} if name == "privirec-k" else {})
+    given["validation"] = 0.0
+    parameters = parameters_for(name, given, clients=clients, mean_items=train.size / clients)
     made = Lied(train, name, parameters, cohort_size=clients, seed=seed)
     made.case, made.liars = case, Liars(defence, lie, seed)
-    parts = made.liars.parts(train.active_users.astype(np.int64))
-    if len(parts) > 1 and not made.recipe.own.parameters.reveal_gram:
-        everybody = interaction_rows(train).astype(np.float64)
-        made.recipe = InGroups(made.recipe.own.parameters, rows=tuple(everybody[part] for part in parts))
-    for _ in made.run(99):
+    for _ in made.run(999):
         pass
-    assert isinstance(made.recipe, PriviRecK)
-    try:
-        components, rows = components_of(made.recipe, made.state), interaction_rows(train)
-    except ParameterError as error:  # the limit on equations leaves no vector: nothing is recommended
-        say(str(error))
-        return 0.0, np.zeros(1), made.liars.kept
-    scores = matching_filter(made.recipe).scores(components, rows)  # of all at once: each call inverts a matrix
-    return *measure(case, lambda users: scores[users]), made.liars.kept
+    assert isinstance(made.client_side, PriviRecSide)
+    scores = made.client_side.scores_of(made.state, interaction_rows(train))
+    return *measure(case, lambda users: scores[users]), 1.0
 
 
 def counted(_: str, case: Case, defence: Defence, lie: Lie, seed: int, __: bool) -> Measured:
@@ -227,14 +217,17 @@ def tries(part: str, lie: str, defence: Defence, liars: int, quick: bool) -> Ite
     if part in TRAINED:
         yield Lie("aimed" if lie == "always" else lie, liars, always=lie in ("always", "noise"))
         return
-    if lie in ("none", "within") or part == "counts" or quick:
+    if lie in ("none", "within") or part == "counts":
         yield Lie(lie, liars)
         return
-    sizes = (1.0, 0.1) if defence.groups == 0 else (1.0,)
-    tilts = (0.2, 0.5) if lie == "aimed" and part.startswith("privirec") else (0.5,)
-    for size in sizes:
-        for tilt in tilts:
-            yield Lie(lie, liars, size, tilt)
+    shares = (0.0,) if lie != "degrees" else DEGREES[-1:] if defence.groups or quick else DEGREES
+    if lie == "noise":
+        sizes, tilts = SIZES[:2], (0.5,)
+    elif part == "privirec":
+        sizes, tilts = (1.0,), (0.0, 1.0)
+    else:
+        sizes, tilts = SIZES[:1] if quick else SIZES if lie == "aimed" else SIZES[::2], (0.2, 0.9)
+    yield from (Lie(lie, liars, size, tilt, degrees=share) for share in shares for size in sizes for tilt in tilts)
 
 
 def lies_of(part: str, defence: Defence) -> Iterable[tuple[str, int]]:
@@ -248,6 +241,11 @@ def lies_of(part: str, defence: Defence) -> Iterable[tuple[str, int]]:
         if defence.groups == 5:
             yield "always", 2
         yield "aimed", LIARS[-1]
+        return
+    if part.startswith("privirec"):
+        if not defence.groups:
+            yield from (("within", LIARS[-1]), ("aimed", 1), ("noise", 1))
+        yield from (("degrees", liars) for liars in (LIARS[:2] if defence.groups else LIARS[:1]))  # 5: in all groups
         return
     if not defence.groups:
         if not defence.checked:
@@ -263,6 +261,8 @@ def defences_of(part: str) -> list[Defence]:
     many = [Defence(f"groups{groups}", groups=groups) for groups in (3, 5, 10)]
     if part in TRAINED:  # its cohorts are small
         return [Defence("checked"), *many[:2], Defence("groups5whole", groups=5, by_row=False)]
+    if part.startswith("privirec"):
+        return [Defence("checked"), *many[:2]]
     return [Defence("open", checked=False), Defence("checked"), *many]
 
 
