@@ -29,6 +29,8 @@ from aggregator_service.tasks.membership import able_members, eligible_clause, w
 from aggregator_service.tasks.plans import TaskPlan, row_most_sums
 from protocols.cohorts import places_after, places_in_turn
 from protocols.messages import Schedule
+from protocols.messages.stages import RoundState
+from protocols.sums.group_sums import SMALLEST
 
 _LOG = logging.getLogger(__name__)
 _RANDOM = secrets.SystemRandom()
@@ -69,10 +71,28 @@ def frozen_cohort(session: Session, task: TaskRow, plan: TaskPlan, *, spent: boo
     return remaining_clients(session, task, clients_with(collected.id, "advertise"), spent=spent)
 
 
-def least_cohort(task: TaskRow, summed: TaskPlan) -> int:
+def least_cohort(session: Session, task: TaskRow, summed: TaskPlan) -> int:
     """Return the smallest cohort that can compute a sum of this plan."""
     schedule, plan = Schedule.model_validate(task.schedule), summed.sum_plan
-    return max(schedule.min_clients * plan.groups, plan.quorum(schedule.cohort_size) if plan.repeated else 0)
+    least = max(schedule.min_clients * plan.groups, plan.quorum(schedule.cohort_size) if plan.repeated else 0)
+    return max(least, least_after_groups(session, task, summed))
+
+
+def least_after_groups(session: Session, task: TaskRow, summed: TaskPlan) -> int:
+    """Return the fewest clients of a sum after one in groups over the same data; 0 if the first was not split.
+
+    With as many, `min_clients` of each of those groups are left, whichever the others were of. The clients of all
+    parties require so many of each group (`client_sdk.store.states`, which has the proof).
+    """
+    if not summed.sum_class.repeated:
+        return 0
+    same = RoundRow.task_id == task.id, RoundRow.sum_rule == "repeated", RoundRow.sum_data == summed.sum_class.data
+    query = select(RoundRow).where(*same, RoundRow.state == RoundState.COMPLETE).order_by(RoundRow.number).limit(1)
+    first = session.scalars(query).one_or_none()
+    if first is None or SMALLEST not in first.report:
+        return 0
+    spare = int(first.report[SMALLEST]) - Schedule.model_validate(task.schedule).min_clients
+    return first.survivors - spare
 
 
 def remaining_clients(session: Session, task: TaskRow, clients: Select[str], *, spent: bool = False) -> list[str]:
@@ -137,14 +157,14 @@ def _counts(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int) -> 
     if plan.sum_class.repeated:
         cohorts = [frozen_cohort(session, task, plan, spent=spent) for spent in (False, True)]
         if cohorts[0] is not None and cohorts[1] is not None:
-            return len(cohorts[0]), len(cohorts[1]), least_cohort(task, plan)
+            return len(cohorts[0]), len(cohorts[1]), least_cohort(session, task, plan)
     recipe = plan.recipe
     group = recipe.device_group_of(sum_index)
     left, everyone = (
         able_members(session, task, recipe.device_groups, plan.sum_class, sum_index, spent=spent)[group]
         for spent in (False, True)
     )
-    return left, everyone, least_cohort(task, plan)
+    return left, everyone, least_cohort(session, task, plan)
 
 
 def enough_members(schedule: Schedule, able: Sequence[int], device_group: int, least: int, *, first: bool) -> bool:

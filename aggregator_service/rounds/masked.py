@@ -21,7 +21,7 @@ from aggregator_service.compute.unmasking import Masks
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent
-from aggregator_service.rounds.cohorts import retire_at_fault
+from aggregator_service.rounds.cohorts import least_cohort, retire_at_fault
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, kept_apart
 from aggregator_service.rounds.transactions import (
     LostRaceError,
@@ -48,7 +48,6 @@ from aggregator_service.tasks.plans import plan_round
 from protocols.crypto.certificates import NO_CERTIFICATE
 from protocols.crypto.sealing import agreement_key
 from protocols.errors import AtFaultError, ParameterError, ThresholdError
-from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.sums.masked import server
 from protocols.sums.masked.plan import MaskedPlan, RoundContext
@@ -245,7 +244,7 @@ def _fail_for_disputes(
         return False
     guilty = server.at_fault(roster, disputes)
     retire_at_fault(session, guilty, round_)
-    least, members = Schedule.model_validate(task.schedule).min_clients, [entry.client_id for entry in roster.entries]
+    least, members = least_cohort(session, task, plan_round(task, round_)), [one.client_id for one in roster.entries]
     parted = len(kept_apart(session, task.id, members, least)) < len(members)
     reason = f"the shares that {', '.join(short)} sealed do not open for so many neighbours that too few are left. "
     reason += (

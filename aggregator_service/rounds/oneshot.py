@@ -19,7 +19,7 @@ from aggregator_service.compute.unmasking import OneshotMasks
 from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent, next_state
-from aggregator_service.rounds.cohorts import count_contributions, remaining_clients, retire_at_fault
+from aggregator_service.rounds.cohorts import count_contributions, least_cohort, remaining_clients, retire_at_fault
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, openable, reported_by_many, unopenable
 from aggregator_service.rounds.transactions import Stages, enforce_min_difference, fail_round
 from aggregator_service.storage.database import Database, announce, changed_rows, discard, in_batches
@@ -237,8 +237,8 @@ def _leave_out(session: Session, task: TaskRow, round_: RoundRow, leaving: Colle
     """
     schedule, cohort = Schedule.model_validate(task.schedule), cohort_clients(session, round_.id)
     members = session.scalars(clients_with(round_.id, "committee")).all()
-    plan = OneshotPlan.of(plan_round(task, round_).sum_plan)
-    threshold, least = plan.threshold, schedule.min_clients * plan.groups
+    planned = plan_round(task, round_)
+    threshold, least = OneshotPlan.of(planned.sum_plan).threshold, least_cohort(session, task, planned)
     able = remaining_clients(session, task, select(ClientRow.id).where(ClientRow.id.in_(cohort)))
     changes = len(openable(session, task.id, able, members, threshold, least)) < len(cohort)
     if count_of(session, round_.id, "confirm"):

@@ -76,7 +76,7 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         clients = _choose_cohort(session, task, plan, sum_index, first=previous is None)
         if clients and previous is not None and plan.sum_plan.committee:
             needed = plan.sum_plan.answers_needed(len(clients))
-            clients = _openable(session, task, previous, committee, clients, needed, least_cohort(task, plan))
+            clients = _openable(session, task, previous, committee, clients, needed, least_cohort(session, task, plan))
     if clients is None:
         return None
     spec = replace(plan.recipe.round_spec(task.seed, number, sum_index), size=tuple(size))
@@ -171,7 +171,7 @@ def _too_few_are_left(session: Session, task: TaskRow, plan: TaskPlan, sum_index
     without one for which no cohort can be drawn although enough members can train. Other sums wait for new members.
     plan: of the next sum. number: of the round that it would have.
     """
-    sum_class, least = plan.sum_class, least_cohort(task, plan)
+    sum_class, least = plan.sum_class, least_cohort(session, task, plan)
     frozen = frozen_cohort(session, task, plan) if sum_class.repeated else None
     if sum_class.data == "held-out":
         groups, group = plan.recipe.device_groups, plan.recipe.device_group_of(sum_index)
@@ -207,7 +207,7 @@ def _fail_unasked(
 
 def _choose_cohort(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int, *, first: bool) -> list[str] | None:
     """Return the client ids of the next cohort, at least `least_cohort`; None when too few members can contribute."""
-    recipe, sum_class, least = plan.recipe, plan.sum_class, least_cohort(task, plan)
+    recipe, sum_class, least = plan.recipe, plan.sum_class, least_cohort(session, task, plan)
     frozen = frozen_cohort(session, task, plan) if sum_class.repeated else None
     if frozen is not None:
         return kept_apart(session, task.id, frozen, least)

@@ -38,7 +38,13 @@ from aggregator_service.logs import fields
 from aggregator_service.rounds.cohorts import least_cohort, mark_retired, remaining_clients
 from aggregator_service.rounds.same_data import retire_if_too_similar
 from aggregator_service.storage.database import announce
-from aggregator_service.storage.round_rows import entered_states, find_round, has_fixed_survivors, refusals_by_reason
+from aggregator_service.storage.round_rows import (
+    entered_states,
+    find_round,
+    fit_reason,
+    has_fixed_survivors,
+    refusals_by_reason,
+)
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stage_rows import StagePart, clients_with, count_of
 from aggregator_service.tasks.membership import able_members
@@ -79,7 +85,7 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
         return None
     if plan_round(task, previous).sum_class.repeated:
         if fixed and plan_round(task, previous).sum_plan.groups > 1:
-            _fail_unsplit(session, task)
+            _fail_unsplit(session, task, previous)
         elif fixed:
             _retire_absent(session, task, previous)
         return None
@@ -93,12 +99,13 @@ def repeat_or_abandon(session: Session, task: TaskRow, previous: RoundRow | None
     return None
 
 
-def _fail_unsplit(session: Session, task: TaskRow) -> None:
-    """End a task whose sum in groups, which its other sums need, is not asked again."""
+def _fail_unsplit(session: Session, task: TaskRow, failed: RoundRow) -> None:
+    """End a task whose sum in groups, which its other sums need, is not asked again. failed: its round."""
     task.state = "failed"
-    task.ended = (
-        "the survivors of its sum in groups were fixed, and too few of them answered to open it. They are not asked "
-        "again: they would be in other groups, and the sums of both together could be of few clients: create a new task"
+    task.ended = fit_reason(
+        "the survivors of its sum in groups were fixed, and it was not opened. They are not asked again: they would be "
+        "in other groups, and the sums of both together could be of few clients: create a new task. "
+        f"Round {failed.number}: {failed.failure}"
     )
     session.flush()
     announce(session, task.id, "round", "members", "snapshot")
@@ -113,7 +120,7 @@ def _is_taken(session: Session, task: TaskRow, round_: RoundRow) -> bool:
     if round_.sum_rule != "trained" or has_fixed_survivors(session, round_):
         return False
     refused = refusals_by_reason(session, [round_.id]).get(round_.id, {}).get("survivors", 0)
-    return round_.cohort - refused < least_cohort(task, plan_round(task, round_))
+    return round_.cohort - refused < least_cohort(session, task, plan_round(task, round_))
 
 
 def _all_answered(session: Session, task: TaskRow, round_: RoundRow) -> bool:
@@ -135,7 +142,7 @@ def abandon_sum(session: Session, task: TaskRow, first: int) -> None:
     recipe, sum_class = plan.recipe, plan.sum_class
     if sum_class.once:
         able = able_members(session, task, recipe.device_groups, sum_class, task.next_sum)
-        if able[recipe.device_group_of(task.next_sum)] >= least_cohort(task, plan):
+        if able[recipe.device_group_of(task.next_sum)] >= least_cohort(session, task, plan):
             return  # the others can be counted in this sum
     _LOG.warning("sum abandoned", extra=fields(task=task.id, round=first, sum=task.next_sum))
     task.abandoned_sums += 1

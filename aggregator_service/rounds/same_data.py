@@ -14,7 +14,7 @@ from typing import Final
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
 
-from aggregator_service.rounds.cohorts import frozen_cohort, update_clients
+from aggregator_service.rounds.cohorts import frozen_cohort, least_after_groups, update_clients
 from aggregator_service.storage.round_rows import lock_name, summed_clause
 from aggregator_service.storage.schema import (
     ClientRow,
@@ -30,7 +30,6 @@ from protocols.crypto.keys import SEED_BYTES
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
 from protocols.privacy.differencing import Allowed, Isolating, TooComplex, judge
-from protocols.sums.group_sums import SMALLEST
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class TooSimilar:
 
     reason: str
     remaining: int
-    """Members that are left for the same sum over fewer clients."""
+    """Members that are left for the same sum, over fewer clients or, if nobody left, with those that were absent."""
     counts: bool = False
     """Whether the round counts towards `max_failed_rounds`, because nobody left the task."""
 
@@ -51,8 +50,10 @@ def retire_if_too_similar(
 
     All sums of class `once` and `repeated` over the same data are judged together: of the task, and of all tasks with
     its data set label. Otherwise the clients that dropped out leave such sums of this task, in this transaction, and as
-    many more as the threshold requires. Clients are identified by digests of their identity keys: the same key in two
-    tasks is the same person, also after an erasure. present: what the survivors have done.
+    many more as the threshold requires. If a later sum could then be over too few of a group of the first one, nobody
+    leaves: all of the frozen cohort are asked again, since nobody has agreed to this set, and those that were absent
+    may come back. Clients are identified by digests of their identity keys: the same key in two tasks is the same
+    person, also after an erasure. present: what the survivors have done.
     """
     plan = plan_round(task, round_)
     sum_class = plan.sum_class
@@ -61,9 +62,12 @@ def retire_if_too_similar(
     schedule = Schedule.model_validate(task.schedule)
     threshold = schedule.min_difference or schedule.min_clients
     survivors = _survivors(session, round_.id, present)
-    gone = _group_that_is_gone(session, task, round_, len(survivors), schedule.min_clients)
-    if gone is not None:
-        return TooSimilar(gone, 0)
+    frozen = frozen_cohort(session, task, plan) if sum_class.repeated else None
+    least = least_after_groups(session, task, plan)
+    of_groups = f"{least} are needed, so that {schedule.min_clients} clients of each group of the first sum are left"
+    if frozen is not None and len(survivors) < least:
+        reason = f"{len(survivors)} clients contributed, and {of_groups}: nothing is released, {len(frozen)} remain"
+        return TooSimilar(reason, len(frozen), counts=True)
     earlier = _summed_over_same_data(session, task, round_)
     verdict = judge(earlier, survivors.keys(), threshold, os.urandom(SEED_BYTES))
     if isinstance(verdict, Allowed):
@@ -75,11 +79,6 @@ def retire_if_too_similar(
         )
         return TooSimilar(reason, len(survivors), counts=True)
     staying = {client for key, client in survivors.items() if key not in verdict.leave_out}
-    leaving = set(session.scalars(clients_with(round_.id, "asked"))) - staying
-    update_clients(session, leaving, left_data_in=round_.number)  # of every sum of class `once` or `repeated`
-    frozen = frozen_cohort(session, task, plan) if sum_class.repeated else None
-    able = able_members(session, task, plan.recipe.device_groups, sum_class, round_.sum_index)
-    remaining = sum(able) if frozen is None else len(staying)
     if isinstance(verdict, Isolating):
         fault = (
             f"this sum and earlier ones, added and subtracted, give a sum over {verdict.clients} clients, but sums "
@@ -90,32 +89,16 @@ def retire_if_too_similar(
             f"the survivors differ from those of an earlier sum by {verdict.difference} clients, but sums over the "
             f"same data must differ by at least {threshold}"
         )
+    if frozen is not None and len(staying) < least:
+        reason = f"{fault}: nothing is released. If as many left, {len(staying)} would remain, and {of_groups}"
+        is_absent = not set(frozen).issubset(survivors.values())  # if nobody is, the next round would be the same
+        return TooSimilar(reason, len(frozen if is_absent else staying), counts=True)
+    leaving = set(session.scalars(clients_with(round_.id, "asked"))) - staying
+    update_clients(session, leaving, left_data_in=round_.number)  # of every sum of class `once` or `repeated`
+    able = able_members(session, task, plan.recipe.device_groups, sum_class, round_.sum_index)
+    remaining = sum(able) if frozen is None else len(staying)
     reason = f"{fault}: nothing is released, {len(leaving)} clients leave such sums, {remaining} remain"
     return TooSimilar(reason, remaining)
-
-
-def _group_that_is_gone(
-    session: Session, task: TaskRow, round_: RoundRow, survivors: int, min_clients: int
-) -> str | None:
-    """Return why a sum must not be released if some group of the task's first one could have too few clients left.
-
-    None where the first sum over the same data was not split, or enough are left whichever group they are of. The
-    clients of all parties require so many of each group (`client_sdk.store.states`, which has the proof). Nobody comes
-    back to a frozen cohort, so the task is over.
-    """
-    row = RoundRow
-    query = select(row).where(row.task_id == task.id, row.sum_rule == "repeated", row.sum_data == round_.sum_data)
-    query = query.where(row.state == RoundState.COMPLETE, row.id != round_.id)
-    first = session.scalars(query.order_by(row.number).limit(1)).one_or_none()
-    if first is None or round_.sum_rule != "repeated" or SMALLEST not in first.report:
-        return None
-    smallest, lost = int(first.report[SMALLEST]), first.survivors - survivors
-    if smallest - lost >= min_clients:
-        return None
-    return (
-        f"{lost} clients have left since the sum in groups, the smallest of which had {smallest}, and {min_clients} "
-        "must be left of each: nothing is released"
-    )
 
 
 _BEFORE_RELEASE: Final = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING)

@@ -27,6 +27,7 @@ from aggregator_service.storage.database import (
 from aggregator_service.storage.round_rows import (
     SERVER_AUTHOR,
     add_snapshot,
+    fit_reason,
     lock_round_exclusive,
     refused_now,
 )
@@ -49,8 +50,6 @@ from protocols.messages.stages import RoundState
 from protocols.recipes.evaluation_curve import BEST_ROUND
 
 _LOG = logging.getLogger(__name__)
-
-_MAX_REASON: Final = 400  # length of the column
 
 _ATTESTED: Final = 2
 """Completed rounds whose attestations are kept: clients ask for those of the newest one."""
@@ -148,13 +147,13 @@ def enforce_min_difference(session: Session, task: TaskRow, round_: RoundRow, no
     """Return whether a round's sum may be released beside the earlier ones; otherwise fail the round.
 
     The task then continues over fewer clients, or fails when fewer than `least_cohort` remain. Such a failure does not
-    count towards `max_failed_rounds`: no client caused it, and the cohort gets smaller each time. A sum that is too
-    complex to judge counts, since nobody leaves.
+    count towards `max_failed_rounds`: no client caused it, and the cohort gets smaller each time. A failure after which
+    nobody leaves counts: of a sum that is too complex to judge, or over too few of a group of the first one.
     """
     similar = retire_if_too_similar(session, task, round_)
     if similar is None:
         return True
-    reason, floor = similar.reason, least_cohort(task, plan_round(task, round_))
+    reason, floor = similar.reason, least_cohort(session, task, plan_round(task, round_))
     # a sum of class `once` waits for new members, and a measurement is abandoned (`repeats`)
     if similar.remaining < floor and round_.sum_rule == "repeated" and round_.sum_data != "held-out":
         reason += f"; the task fails, since it needs at least {floor}"
@@ -264,7 +263,7 @@ def fail_round(
     counts = counts and counts_as_failure(session, task, round_)
     move(session, round_, event, now)
     count_outcome(session, event.name.lower())
-    round_.failure = reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 4]} ..."
+    round_.failure = fit_reason(reason)
     _delete_messages(session, round_)
     count_contributions(session, task, round_.id)
     _drop_attestations(session, round_.id)

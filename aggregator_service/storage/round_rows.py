@@ -32,6 +32,15 @@ def lock_name(session: Session, name: str) -> None:
         session.execute(text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))"), {"name": name})
 
 
+_MAX_REASON: Final = 400
+"""Characters that the columns `RoundRow.failure` and `TaskRow.ended` hold."""
+
+
+def fit_reason(reason: str) -> str:
+    """Return why a round or a task ended, cut to what its column holds."""
+    return reason if len(reason) <= _MAX_REASON else f"{reason[: _MAX_REASON - 4]} ..."
+
+
 # Frequent statements are built once: building one takes as long as executing it.
 _TASK: Final[BindParameter[str]] = bindparam("task")
 _ROUND: Final[BindParameter[int]] = bindparam("round")

@@ -247,7 +247,7 @@ class TaskRow(TermsColumns, Base, table="tasks"):
     abandoned_sums: Mapped[int] = mapped_column(default=0)
     """Sums that the task went on without (`rounds.repeats`)."""
     ended: Mapped[str | None] = mapped_column(String(400))
-    """Why the task ended before its last sum (`rounds.cohorts`); null for other reasons."""
+    """Why the task ended before its last sum (`rounds.cohorts`, `rounds.repeats`); null for other reasons."""
     keep_rounds: Mapped[int | None]
     ended_days: Mapped[int | None]
     """How long its data are kept, in place of the server's settings (`tasks.retention`)."""

@@ -16,8 +16,9 @@ from protocols.layout import Segment
 from protocols.messages import Schedule
 from protocols.messages.privacy import Privacy
 from protocols.sums.masked import client
-from protocols.sums.masked.plan import MASKED
+from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.roster import open_handout
+from protocols.sums.wire import ring_dtype
 from tests.support.api import Api, TestTask, checked, detail
 from tests.support.dashboard import sign_in
 from tests.support.groups import opened_groups
@@ -40,6 +41,14 @@ def groups_of(one: MaskedClient, number: int = 1) -> dict[str, int]:
     handed, own = one.handed(number, "roster"), one.bodies["advertise"]
     roster = open_handout(one.context(number), handed, one.client_id, own)
     return {entry.client_id: int(group) for entry, group in zip(roster.entries, roster.groups, strict=True)}
+
+
+def send_impossible(task: TestTask, liar: MaskedClient) -> None:
+    """Contribute values to round 1 that no client can have within its bounds."""
+    opened = client.open_inbox(liar.state, liar.handed(1, "inbox"))
+    bits = MaskedPlan.of(task.plan).bits
+    liar.state, body = client.contribute(opened, np.full(task.plan.layout.length, 2 ** (bits - 1), ring_dtype(bits)))
+    checked(liar.send(1, "contribute", body), 201)
 
 
 def left_out(api: Api) -> float:
@@ -79,9 +88,7 @@ def test_attack_a_member_beyond_its_bounds_spoils_its_own_group_only(api: Api) -
     play(task, clients, until="contribute", value=lambda _: 1.0)
     task.wait_round(1, "collecting")
     liar = clients[0]
-    opened = client.open_inbox(liar.state, liar.handed(1, "inbox"))
-    liar.state, body = client.contribute(opened, np.full(task.plan.layout.length, 2**31, np.uint32))
-    checked(liar.send(1, "contribute", body), 201)
+    send_impossible(task, liar)
     honest = {index: one for index, one in clients.items() if index}
     play(task, honest, start="contribute", until="confirm", value=lambda _: 1.0)
     task.wait_round(1, "confirming")
@@ -205,22 +212,92 @@ def test_a_sum_of_degrees_in_groups_whose_survivors_were_fixed_ends_its_task(api
     play(task, clients, 2, drop=dict.fromkeys(range(10), "unmask"), value=lambda _: 1.0)
     task.wait_round(2, "failed")
     wait_until(lambda: task.now()["state"] == "failed", "the task is over")
-    assert "the survivors of its sum in groups were fixed" in str(task.now()["warnings"])
+    warnings = str(task.now()["warnings"])
+    assert "the survivors of its sum in groups were fixed, and it was not opened" in warnings
+    assert f"Round 2: {task.round(2)['failure']}." in warnings and "unmasking" in task.round(2)["failure"]
 
 
-def test_a_task_ends_when_a_group_of_its_degrees_could_have_too_few_clients_left(api: Api) -> None:
-    """One client of twelve in three groups may leave after that sum, and not two: three of each must be left."""
-    task = frozen_in_groups(api, "left", max_failed_rounds=9, rounds=3, min_difference=1)
+def test_a_task_whose_sum_of_degrees_was_refused_says_so(api: Api) -> None:
+    """All survivors answered: members of two of three groups sent what honest ones cannot have."""
+    task = frozen_in_groups(api, "refused", max_failed_rounds=9, rounds=3)
+    clients = enrol_masked(task, COHORT)
+    play(task, clients, until="contribute", value=lambda _: 1.0)
+    task.wait_round(1, "collecting")
+    of = groups_of(clients[0])
+    one_of = {of[one.client_id]: index for index, one in clients.items()}
+    liars = {one_of[group]: clients[one_of[group]] for group in (0, 1)}
+    for liar in liars.values():
+        send_impossible(task, liar)
+    honest = {index: one for index, one in clients.items() if index not in liars}
+    play(task, honest, start="contribute", until="confirm", value=lambda _: 1.0)
+    play(task, clients, start="confirm")
+    failed = task.wait_round(1, "failed", "complete")
+    assert "2 of 3 groups are none that honest clients have" in failed["failure"]
+    wait_until(lambda: task.now()["state"] == "failed", "the task is over")
+    warnings = str(task.now()["warnings"])
+    assert "Round 1: nothing is released, because what comes out is no sum of honest contributions" in warnings
+
+
+def split_and_summed(api: Api, name: str, **changes: Any) -> tuple[TestTask, dict[int, MaskedClient]]:
+    """A task of `frozen_in_groups` after its first sum: one client of twelve may leave, since three of each group stay.
+
+    And not two: both could be of one group.
+    """
+    task = frozen_in_groups(api, name, rounds=3, **{"max_failed_rounds": 9, **changes})
     clients = enrol_masked(task, COHORT)
     play(task, clients, value=lambda _: 1.0)
     first = task.wait_round(1, "complete", "failed")
     assert (first["state"], first["report"]["smallest_group"]) == ("complete", 4.0)
+    return task, clients
+
+
+@pytest.mark.parametrize(("min_difference", "absent"), [(1, 2), (3, 1)])
+def test_clients_that_are_absent_from_a_round_after_the_degrees_are_asked_again(
+    api: Api, min_difference: int, absent: int
+) -> None:
+    """Too few of a group could be left without them, or without those that would leave with one. Nobody signed."""
+    task, clients = split_and_summed(api, f"absent-{absent}", min_difference=min_difference)
+    play(task, clients, 2, drop=dict.fromkeys(range(absent), "advertise"), value=lambda _: 1.0)
+    failed = task.wait_round(2, "failed", "complete")
+    assert "11 are needed, so that 3 clients of each group of the first sum are left" in failed["failure"]
+    assert (task.wait_round(3, "advertising")["cohort"], task.now()["state"]) == (COHORT, "open")
+    play(task, clients, 3, value=lambda _: 1.0)
+    third = task.wait_round(3, "complete", "failed")
+    assert (third["state"], third["step"], third["survivors"]) == ("complete", 2, COHORT)
+
+
+def test_a_task_whose_clients_stay_absent_after_the_degrees_ends_by_its_failures_in_a_row(api: Api) -> None:
+    task, clients = split_and_summed(api, "stay-absent", min_difference=1, max_failed_rounds=2)
+    for number in (2, 3):
+        play(task, clients, number, drop=dict.fromkeys(range(2), "advertise"), value=lambda _: 1.0)
+        assert "10 clients contributed, and 11 are needed" in task.wait_round(number, "failed")["failure"]
+    assert task.now()["state"] == "failed"
+
+
+def test_a_task_ends_when_too_many_have_left_for_a_group_of_its_degrees(api: Api) -> None:
+    """A client that drops out of a released sum has left; of those that stay another one is revoked."""
+    task, clients = split_and_summed(api, "left", min_difference=1)
     assert task.plan.quorum(COHORT) == 7, "signatures are counted of all, not of a group"
     play(task, clients, 2, drop={0: "contribute"}, value=lambda _: 1.0)
     second = task.wait_round(2, "complete", "failed")
     assert (second["state"], second["survivors"], second["report"].get("groups")) == ("complete", 11, None)
     here = {index: one for index, one in clients.items() if index}
     play(task, here, 3, drop={1: "contribute"}, value=lambda _: 1.0)
-    failed = task.wait_round(3, "failed", "complete")
-    assert "2 clients have left since the sum in groups, the smallest of which had 4" in failed["failure"]
-    wait_until(lambda: task.now()["state"] == "failed", "the task is over")
+    assert "10 clients contributed, and 11 are needed" in task.wait_round(3, "failed", "complete")["failure"]
+    assert task.wait_round(4, "advertising")["cohort"] == 11
+    task.revoke(clients[1])
+    play(task, here, 4, drop={1: "advertise"}, value=lambda _: 1.0)
+    fourth = task.wait_round(4, "failed", "complete")
+    assert "10 remain; the task fails, since it needs at least 11" in fourth["failure"]
+    assert task.now()["state"] == "failed"
+
+
+def test_a_task_ends_when_those_that_are_left_cannot_leave_as_many_as_the_minimum_difference(api: Api) -> None:
+    """Nobody that could come back is absent: one has left the task, and without the others too few would stay."""
+    task, clients = split_and_summed(api, "revoked", min_difference=3)
+    task.revoke(clients[0])
+    play(task, clients, 2, drop={0: "advertise"}, value=lambda _: 1.0)
+    failed = task.wait_round(2, "failed", "complete")
+    assert "differ from those of an earlier sum by 1 clients" in failed["failure"]
+    assert "the task fails, since it needs at least 11" in failed["failure"]
+    assert task.now()["state"] == "failed"

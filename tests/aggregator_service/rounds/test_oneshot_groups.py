@@ -20,6 +20,7 @@ from tests.support.oneshot import (
     oneshot_task,
     publish_keys,
 )
+from tests.support.world import request_json
 
 COHORT, COMMITTEE = 12, 5
 SERVER = {"fold_batch": 3}
@@ -91,6 +92,32 @@ def test_each_group_has_its_floor(api: Api) -> None:
     task.expire(1)
     failed = task.wait_round(1, "failed")
     assert "8 of 12 clients contributed in time, but 9 are needed" in failed["failure"]
+
+
+def test_clients_that_are_absent_after_the_sum_of_degrees_are_asked_again(api: Api) -> None:
+    """Without two of twelve a group of that sum could have fewer than `min_clients`; no member sent a share."""
+    recipe = {"items": 6, "components": 2, "user_exponent": 0.0, "item_exponent": 0.4, "iterations": 0}
+    recipe |= {"reveal_gram": True, "min_owners": 1, "blocks": 2}
+    schedule = {"cohort_size": COHORT, "min_clients": 3, "min_difference": 1, "rounds": 3, "max_failed_rounds": 9}
+    schedule |= {"stage_seconds": 3600, "collect_seconds": 3600}
+    task = api.task_of(request_json("degrees", "privirec", recipe, "oneshot", {"groups": 3, "tau": 10.0}, **schedule))
+    members = enrol_committee(task, COMMITTEE)
+    publish_keys(members, 1, 2, 3)
+    clients = enrol_clients(task, COHORT)
+    task.wait_round(1, "collecting")
+    contribute(clients)
+    committee_turn(task, members)
+    assert task.wait_round(1, "complete", "failed")["report"]["smallest_group"] == 4.0
+    task.wait_round(2, "collecting")
+    contribute(clients[2:], 2)
+    task.expire(2)
+    failed = task.wait_round(2, "failed", "confirming")
+    assert "10 clients contributed, and 11 are needed" in failed["failure"]
+    assert task.wait_round(3, "collecting")["cohort"] == COHORT
+    contribute(clients, 3)
+    committee_turn(task, members, 3)
+    third = task.wait_round(3, "complete", "failed")
+    assert (third["state"], third["step"], third["survivors"]) == ("complete", 2, COHORT)
 
 
 def test_clients_that_are_taken_out_leave_other_groups(api: Api) -> None:
