@@ -274,7 +274,7 @@ def test_a_task_whose_clients_stay_absent_after_the_degrees_ends_by_its_failures
     assert task.now()["state"] == "failed"
 
 
-def test_a_task_ends_when_too_many_have_left_for_a_group_of_its_degrees(api: Api) -> None:
+def test_a_task_ends_when_a_group_of_its_degrees_could_have_too_few_clients_left(api: Api) -> None:
     """A client that drops out of a released sum has left; of those that stay another one is revoked."""
     task, clients = split_and_summed(api, "left", min_difference=1)
     assert task.plan.quorum(COHORT) == 7, "signatures are counted of all, not of a group"
