@@ -311,7 +311,7 @@ def _said_of_degrees(groups: int) -> str:
             "that lies in it spoils little: -m groups=1 for one sum (docs/masked.md#groups-of-the-item-degrees)"
         )
     return (
-        "one member that lies in the sum of item degrees puts an item into half of all lists or more: -m groups=3 "
+        "one member that lies in the sum of item degrees puts an item into a quarter of all lists or more: -m groups=3 "
         "splits that sum; who has what is told better by the degrees of smaller groups "
         "(docs/masked.md#groups-of-the-item-degrees)"
     )
