@@ -11,8 +11,19 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from protocols.errors import ParameterError
-from protocols.layout import Segment
-from protocols.sums.groups import KeptGroups, sum_of_kept, use_groups
+from protocols.layout import REPEATED_ROWS, TRAINED, Block, Segment, VectorLayout
+from protocols.sums.group_sums import used_sums
+from protocols.sums.groups import (
+    FEWEST_IN_DEGREES,
+    NO_RULE,
+    TAU,
+    KeptGroups,
+    default_groups_of_degrees,
+    require_groups,
+    sum_of_kept,
+    trust_of_groups,
+    use_groups,
+)
 
 
 def kept_of(means: Sequence[NDArray[np.floating]], tau: float) -> KeptGroups:
@@ -132,3 +143,43 @@ def test_lengths_that_are_no_rows_are_refused() -> None:
     for row in (3, 0):
         with pytest.raises(ParameterError, match=f"4 values are no rows of {row}"):
             Segment("v", 4, 1.0, row=row)
+
+
+COUNTS = Block("degrees", (Segment("degrees", 4, 1.0, integral=True, row=1),))
+DEGREES = VectorLayout((COUNTS,), sum_class=REPEATED_ROWS, in_groups=True)
+
+
+def test_only_where_counts_are_a_floor_is_no_value_above_what_all_groups_have() -> None:
+    """The first group has few of the first item and is limited upwards; then the last has a sum that is not possible."""
+    floor = VectorLayout((COUNTS,), sum_class=REPEATED_ROWS, in_groups=True, is_floor=True)
+    sums, sizes = [np.array(one, float) for one in ([0, 30, 9, 5], [20, 28, 8, 4], [21, 31, 9, 5])], [40, 40, 40]
+    free, held = (used_sums(layout, sums, sizes, TAU).total() for layout in (DEGREES, floor))
+    assert free[0] > 41 and held[0] == 41 and (held <= np.sum(sums, axis=0)).all()
+    free, held = (used_sums(layout, [*sums[:2], None], sizes, TAU).total() for layout in (DEGREES, floor))
+    np.testing.assert_array_equal(free, np.rint(1.5 * (sums[0] + sums[1])))
+    np.testing.assert_array_equal(held, sums[0] + sums[1])
+
+
+def test_degrees_are_split_by_themselves_into_three_large_groups() -> None:
+    def works(clients: int, groups: int) -> bool:
+        return clients >= 100 * groups
+
+    fewest = 3 * FEWEST_IN_DEGREES
+    assert default_groups_of_degrees(50, fewest, 100, works) == 3
+    assert default_groups_of_degrees(FEWEST_IN_DEGREES + 1, fewest, 100, works) == 1, "fewer clients than items"
+    assert default_groups_of_degrees(50, fewest - 3, 100, works) == default_groups_of_degrees(
+        50, fewest + 1, 100, works
+    )
+    assert default_groups_of_degrees(50, fewest, FEWEST_IN_DEGREES // 2 + 1, works) == 1, "half of a group at most"
+    assert default_groups_of_degrees(50, fewest, 99, works) == 1, "rounds of the fewest clients do not work"
+
+
+def test_members_are_told_which_sums_are_split() -> None:
+    whole = VectorLayout((COUNTS,), sum_class=TRAINED)
+    assert trust_of_groups(1, TAU, DEGREES) == []
+    (first,), (all_sums,) = trust_of_groups(3, TAU, DEGREES), trust_of_groups(3, NO_RULE, whole)
+    assert first.startswith("The first sum is split into 3 groups") and "What is used of it is made of those" in first
+    assert all_sums.startswith("A cohort is split into 3 groups") and "their total, which one member" in all_sums
+    require_groups(DEGREES, 30, 3)
+    with pytest.raises(ParameterError, match="Only a sum of item degrees is split"):
+        require_groups(VectorLayout((COUNTS,), sum_class=REPEATED_ROWS), 30, 3)
