@@ -150,7 +150,7 @@ DEGREES = VectorLayout((COUNTS,), sum_class=REPEATED_ROWS, in_groups=True)
 
 
 def test_only_where_counts_are_a_floor_is_no_value_above_what_all_groups_have() -> None:
-    """The first group has few of the first item and is limited upwards; then the last has a sum that is not possible."""
+    """The first group has few of one item and is limited upwards; then the last has a sum that is not possible."""
     floor = VectorLayout((COUNTS,), sum_class=REPEATED_ROWS, in_groups=True, is_floor=True)
     sums, sizes = [np.array(one, float) for one in ([0, 30, 9, 5], [20, 28, 8, 4], [21, 31, 9, 5])], [40, 40, 40]
     free, held = (used_sums(layout, sums, sizes, TAU).total() for layout in (DEGREES, floor))
