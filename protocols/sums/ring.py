@@ -261,7 +261,7 @@ class RingPlan(FixedPointPlan):
 
     @property
     def groups(self) -> int:
-        """Measurements are not split: they are over the same data in every round, and would be in other groups."""
+        """1 for a sum that is not split (`VectorLayout.is_split`), as one over the same data in every round."""
         return self.parameters.groups if self.layout.is_split else 1
 
     @property

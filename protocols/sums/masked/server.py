@@ -199,10 +199,8 @@ def check_confirmed(
     """Raise `ThresholdError` unless enough clients will reply: each needs t neighbours and a quorum that confirmed."""
     places = roster.indices(confirmed)
     plan = roster.context.plan
-    quorum, fewest = (
-        plan.quorum(len(roster)),
-        len(places) if plan.signing_groups == 1 else roster.smallest_group(places),
-    )
+    quorum = plan.quorum(len(roster))
+    fewest = len(places) if plan.signing_groups == 1 else roster.smallest_group(places)
     if fewest < quorum:
         raise ThresholdError("confirming", quorum, fewest)
     counts = roster.count_neighbours(places)
