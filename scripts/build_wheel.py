@@ -28,7 +28,7 @@ _EARLIEST: Final = 315532800  # 1980, where the times of zip files begin
 
 
 def build(folder: Path, root: Path = ROOT) -> Path:
-    """Build the wheel of a checkout and return its path in `folder`. Raises: `SystemExit` if the build fails."""
+    """Build the wheel of a checkout and return its path in `folder`. Raises `SystemExit` if the build fails."""
     environment = {
         **os.environ,
         "BUILD_TAG": os.environ.get("BUILD_TAG", build_tag(root)),

@@ -24,7 +24,7 @@ PACKAGE: Final = Path("examples/web/hushrec/package.json")
 
 
 def notes(changelog: str, version: str) -> str:
-    """Return the section of a version without its heading. Raises: `SystemExit` if there is none or it is empty."""
+    """Return the section of a version without its heading. Raises `SystemExit` if there is none or it is empty."""
     parts = _HEADING.split(changelog)
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     text = sections.get(version, "").strip()
@@ -52,7 +52,7 @@ def images(root: Path = ROOT) -> list[Path]:
 
 
 def prepare(version: str, day: date, root: Path = ROOT) -> list[Path]:
-    """Write the version into all files that name it; return them. Raises: `SystemExit` for an invalid version."""
+    """Write the version into all files that name it; return them. Raises `SystemExit` for an invalid version."""
     old = current(root)
     if not _VERSION.fullmatch(version):
         raise SystemExit(f"{version!r} is not a version of the form 1.2.3 or 1.2.3rc1")

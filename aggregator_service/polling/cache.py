@@ -99,8 +99,8 @@ class TaskCache:
     def remember(self, start: ReadStart, token_hash: str, client: Enrolled, version: int) -> None:
         """Cache a client that a transaction read when its task was at `version`.
 
-        Does nothing when anything was invalidated since `start`, taken before the transaction. A later version
-        that is cached, and that was reached without an invalidation, says nothing against the client.
+        Does nothing when anything was invalidated since `start`, taken before the transaction. A task that is cached
+        at a later version does not matter: what makes a client invalid is an invalidation.
         """
         with self._lock:
             if start.generation != self._generation:

@@ -185,7 +185,7 @@ def snapshot_view(row: SnapshotRow, seen: SnapshotRow | ViewRow | None = None) -
 
 @dataclass(frozen=True)
 class _RoundData:
-    """A round as it was read, and the ids of the clients that did each part (`storage.stages.Part`) of it so far."""
+    """A round as it was read, and the ids of the clients that did each `StagePart` of it so far."""
 
     row: RoundRow
     view: RoundView

@@ -2,8 +2,8 @@
 
 A client abstains after as many contributions as a task's privacy block pays for, those to failed rounds included. So
 the server counts them when a round is over, asks nobody any more who has made so many
-(`tasks.members.eligible_clause`), and ends the task once the others are too few for a sum. New members could go on with
-it, but nobody knows whether they come: members would wait for ever.
+(`tasks.membership.eligible_clause`), and ends the task once the others are too few for a sum. New members could go on
+with it, but nobody knows whether they come: members would wait for ever.
 """
 
 from __future__ import annotations

@@ -258,7 +258,7 @@ def fail_round(
     """End a round as failed: nothing is released, its contributions and its partial sum are deleted.
 
     reason: for operators and clients. counts: whether it may count as one of the failures in a row that end a task; see
-    `unopened.counts_as_failure`.
+    `repeats.counts_as_failure`.
     """
     counts = counts and counts_as_failure(session, task, round_)
     move(session, round_, event, now)

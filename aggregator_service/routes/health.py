@@ -27,7 +27,7 @@ router = api_router(tag="health", dependencies=[QueryChecked])
 
 
 def _answers(title: str, *slugs: str) -> dict[int | str, dict[str, Any]]:
-    """Describe the answers of a route. They need no model: what follows a start is often a request of these routes."""
+    """Describe the answers of a route. They have no model: building it would delay the first answer after a start."""
     schema = {"type": "object", "additionalProperties": {"type": "string"}, "title": title}
     return {200: {"content": {"application/json": {"schema": schema}}}, **responses(*slugs)}
 

@@ -82,7 +82,7 @@ class Announcement:
 
 @dataclass(frozen=True)
 class Delivery:
-    """A client sent its `part` of a round (`storage.stages.Part`)."""
+    """A client sent its `part` of a round (`storage.stage_rows.StagePart`)."""
 
     task_id: str
     round_id: int

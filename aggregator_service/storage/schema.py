@@ -163,7 +163,7 @@ _IS_NOT_LOGGED: Final = text("NOT logged")
 
 
 class AuditRow(Base, table="audit"):
-    """An action of an operator, or how often attempts of one kind were refused in a day (`access.audit`)."""
+    """An action of an operator, or how often attempts of one kind were refused in a day (`access.audit_trail`)."""
 
     __table_args__ = (Index("ix_audit_not_logged", "id", sqlite_where=_IS_NOT_LOGGED, postgresql_where=_IS_NOT_LOGGED),)
 

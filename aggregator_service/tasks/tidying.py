@@ -4,7 +4,7 @@ Of a round that is older than the newest `keep` ones:
 
 - Its aggregate is deleted, unless a client may need it; its digest and length stay.
 - The rows of its members (cohort, contributions, messages, refusals, disputes) are deleted. Their counts stay in
-  `rounds.tally`, and those of each member in its own row.
+  `RoundRow.tally`, and those of each member in its own row.
 - Contributions to a sum of class `once` or `repeated` stay while no later sum has the same survivors: guards compare
   them (`rounds.cohorts`). So they do in a task with a privacy block: a member has few of them, and a device that
   lost its records counts there what it has spent.

@@ -31,10 +31,12 @@ Values = dict[str, float]
 
 
 class Measured(NamedTuple):
-    """values: metrics by name; the first one decides. of_users: what each user adds to its mean, float64 (users,)."""
+    """The metrics of a model over users."""
 
     values: Values
+    """By name; the first one decides."""
     of_users: NDArray[np.float64]
+    """What each user adds to the mean of the first one, float64 (users,)."""
 
 
 _K_ONE: Final = 10
@@ -188,15 +190,16 @@ _WITH_NOISE: Final = "in docs/results.md, recipes that train never ranked better
 
 @dataclass(frozen=True)
 class Comparison:
-    """round: of the best measured model. control: what it is compared with. text: sentences for people.
-
-    standard_errors: by how many standard errors of the difference it is better (negative: worse), over the same users.
-    """
+    """The best measured model beside a control."""
 
     round: int
+    """Of the model."""
     control: str
+    """What it is compared with."""
     standard_errors: float
+    """By how many standard errors of the difference it is better (negative: worse), over the same users."""
     text: str
+    """Sentences for people."""
 
 
 @dataclass(frozen=True)

@@ -223,16 +223,15 @@ class SignedSets(Record):
 
 @dataclass(frozen=True)
 class GivenData(Record):
-    """counted: task id and index of the sum of class `once` that has the data; None if none has.
-
-    confirmed: series, and digest in hex of the `member_tag`s of the clients, of each sum that this client agreed to,
-    released or not; each pair once. measured: how many contributions it sent to measurements, those of failed rounds
-    included.
-    """
+    """The sums that have this client's data of one kind."""
 
     counted: tuple[str, int] | None = None
+    """Task id and index of the sum of class `once` that has the data; None if none has."""
     confirmed: tuple[tuple[str, str], ...] = ()
+    """Series, and digest in hex of the `member_tag`s of the clients, of each sum that this client agreed to, released
+    or not; each pair once."""
     measured: int = 0
+    """Contributions sent to measurements, those of failed rounds included."""
 
     def why_not_counted(self, task_id: str, sum_index: int) -> str | None:
         """Return why this client must abstain from a sum of class `once`; None if it may contribute."""

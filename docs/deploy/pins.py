@@ -34,7 +34,7 @@ def wanted(extras: list[str]) -> set[str]:
 
 
 def pins(lock: str, needed: set[str]) -> str:
-    """Return the blocks of the lock for `needed` and their dependencies. Raises: `SystemExit` if the lock lacks one."""
+    """Return the blocks of the lock for `needed` and their dependencies. Raises `SystemExit` if the lock lacks one."""
     blocks: dict[str, str] = {}
     for name, text in _blocks(lock):
         blocks[name] = blocks.get(name, "") + text  # a package can have different pins for different Python versions

@@ -32,15 +32,18 @@ PARAMETERS: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Progress:
-    """One round. contributed: clients in the sum. clipped: values of all updates that were clipped. Bytes are a
-    client's, on average. seconds: of the whole round."""
+    """One round."""
 
     number: int
     contributed: int
+    """Clients in the sum."""
     clipped: int
+    """Values of all updates that were clipped."""
     bytes_up: float
     bytes_down: float
+    """Of one client, on average."""
     seconds: float
+    """Of the whole round."""
 
 
 def task_arguments(name: str, mechanism: str, clients: int, rounds: int, rows: tuple[str, ...]) -> list[str]:

@@ -45,14 +45,13 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Clients:
-    """The users who take part, and others who do not.
-
-    test: the item that is held out for the test; its training rows are the whole history otherwise. validation: one
-    more item of each history is held out, and the histories of `validation.data.train` are what clients train on.
-    """
+    """The users who take part, and others who do not."""
 
     test: Split
+    """The item that is held out for the test; its training rows are the whole history otherwise."""
     validation: Split
+    """One more item of each history is held out, and the histories of `validation.data.train` are what clients train
+    on."""
     users: NDArray[np.intp]
     others: NDArray[np.intp]
 

@@ -22,21 +22,22 @@ Central = Callable[[Callable[[int, Arrays], None]], None]
 
 @dataclass
 class Results:
-    """NDCG@10 of the clients' held-out items.
-
-    popularity: of the ranking by popularity. masked, plain: by round, from round 0, over HTTP and in process.
-    validation: of the masked model, on the validation items. differences: largest difference of a value between the
-    two models, by round. others: of users who take no part, with the last model, and by popularity. central: epoch and
-    value, of the epoch that is best on the validation items; None without central training.
-    """
+    """NDCG@10 of the clients' held-out items."""
 
     popularity: float
+    """Of the ranking by popularity."""
     masked: list[float] = field(default_factory=list)
+    """By round, from round 0, over HTTP."""
     plain: list[float] = field(default_factory=list)
+    """By round, from round 0, in process."""
     validation: list[float] = field(default_factory=list)
+    """Of the masked model, on the validation items."""
     differences: list[float] = field(default_factory=list)
+    """Largest difference of a value between the two models, by round."""
     others: tuple[float, float] = (nan, nan)
+    """Of users who take no part, with the last model, and by popularity."""
     central: tuple[int, float] | None = None
+    """Epoch and value, of the epoch that is best on the validation items; None without central training."""
 
     @property
     def chosen(self) -> int:

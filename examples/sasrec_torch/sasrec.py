@@ -31,21 +31,19 @@ BATCH: Final = 32
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of the model and of a client's training.
-
-    length: items of a history that the model sees, the newest. negatives: drawn for each position. rate, epochs: of
-    stochastic gradient descent on the device. ordered: whether the order of a history means anything; if not, every
-    epoch takes a new random order.
-    """
+    """Settings of the model and of a client's training, stochastic gradient descent on the device."""
 
     dim: int = 32
     blocks: int = 2
     length: int = 50
+    """Items of a history that the model sees, the newest."""
     dropout: float = 0.2
     negatives: int = 1
+    """Drawn for each position."""
     rate: float = 4.0
     epochs: int = 4
     ordered: bool = True
+    """Whether the order of a history means anything; if not, every epoch takes a new random order."""
 
 
 class Block(nn.Module):

@@ -43,11 +43,14 @@ MOST_PAGES: Final = 4
 
 @dataclass(frozen=True)
 class WebDemo:
-    """A running demo. page: the page's server. settings: what the page reads. fleet: enrolled, not yet started."""
+    """A running demo."""
 
     page: PageServer
+    """The page's server."""
     fleet: Fleet
+    """Enrolled, not yet started."""
     settings: dict[str, Any]
+    """What the page reads."""
     server: str
     operator_token: str
 

@@ -88,14 +88,14 @@ _DRAWN: Final = 1 << 18  # values computed at a time, so that temporary arrays s
 
 @dataclass(frozen=True)
 class ArraysState(ModelState):
-    """values: float32 (n,), the arrays in the order of their names, row-major, one behind the other.
-
-    first, second: float32 (n,), the optimiser's mean update and mean squared update; (0,) where it has none.
-    """
+    """The arrays of the model, and what the server's optimiser remembers."""
 
     values: NDArray[np.float32]
+    """float32 (n,), the arrays in the order of their names, row-major, one behind the other."""
     first: NDArray[np.float32]
+    """float32 (n,), the optimiser's mean update; (0,) where it has none."""
     second: NDArray[np.float32]
+    """float32 (n,), the optimiser's mean squared update; (0,) where it has none."""
 
 
 def _remembered(p: ArraysParameters) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -48,16 +48,16 @@ MAX_POINTS: Final = 1000  # most measurements of a task: their sums are part of 
 
 @dataclass(frozen=True)
 class EvaluatedState(ModelState):
-    """model: the state of the wrapped recipe. points: the measurements so far, oldest first.
-
-    popularity: the sums of the first one for the ranking by item counts; () without a measurement or without counts.
-    adopted: with a gate and after the first measurement, the model that was adopted last; otherwise None.
-    """
+    """A model and its measurements."""
 
     model: ModelState
+    """The state of the wrapped recipe."""
     points: tuple[CurvePoint, ...]
+    """The measurements so far, oldest first."""
     popularity: tuple[float, ...] = ()
+    """The sums of the first one for the ranking by item counts; () without a measurement or without counts."""
     adopted: ModelState | None = None
+    """With a gate and after the first measurement, the model that was adopted last; otherwise None."""
 
     @property
     def sums(self) -> int:

@@ -2,8 +2,8 @@
 
 **Spectral start**: a task of a factor recipe begins with the factors that a finished `privirec-k` task computed.
 PriviRec-k computes V and s, the leading right singular vectors and values of R~ = D_u^-a R D_i^-b, and the item degrees
-d, from sums over the clients (Islam et al., PriviRec). With w = s^2 / (s^2 + l) of EASE (`privirec.ease`), the start
-takes from them
+d, from sums over the clients (Islam et al., PriviRec). With w = s^2 / (s^2 + l) of EASE (`spectrum`), the start takes
+from them
 
     item factors    Q = t D_i^b V_k diag(w_k)^1/2, the `dim` leading columns, t such that mean |q_i|^2 = 1
     item counts     d and the number of clients, so that the task needs no sums of counts

@@ -133,9 +133,10 @@ class TopKParameters(NormalisedParameters):
 
 @dataclass(frozen=True)
 class TopKState(FactorState):
-    """The item factors and the next support: int32 (K,), ascending row-major entry numbers."""
+    """The item factors and the next support."""
 
     support: NDArray[np.int32]
+    """int32 (K,), ascending row-major entry numbers."""
 
 
 @dataclass(frozen=True)

@@ -24,16 +24,14 @@ from tests.support.tasks import TRIAL, SmallTask
 
 @dataclass
 class Device:
-    """A client's folder and its process, which is started again after it was killed.
-
-    waking: when it is started or resumed, by `time.monotonic`; 0 while it runs.
-    """
+    """A client's folder and its process, which is started again after it was killed."""
 
     folder: Path
     index: int
     arguments: list[str]
     process: ForkedProcess | None = None
     waking: float = 0.0
+    """When it is started or resumed, by `time.monotonic`; 0 while it runs."""
     kills: int = 0
 
     def start(self) -> None:

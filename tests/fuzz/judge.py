@@ -78,15 +78,17 @@ class Caller:
 
 @dataclass
 class Answer:
-    """A request and its answer. headers: lower-case names. given: strings of the request that no error may repeat."""
+    """A request and its answer."""
 
     method: str
     path: str
     status: int
     headers: Mapping[str, str]
+    """Lower-case names."""
     body: bytes
     who: Caller | None = None
     given: list[str] = field(default_factory=list)
+    """Strings of the request that no error may repeat."""
     response: Any = None
     """The response object of the HTTP library, for schemathesis."""
 

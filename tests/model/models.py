@@ -26,19 +26,19 @@ _STATES: Final = re.compile(r"^ *([0-9.e+]+) states, stored", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Instance:
-    """A model with numbers. mutants: defences to leave out, joined by "+" -> the claim that then breaks.
-
-    in_depth: defences that can be left out alone: another one is enough. quick: whether `make test` runs it, too.
-    fails: the claim that does not hold with all defences, where an instance shows a limit.
-    """
+    """A model with numbers."""
 
     name: str
     model: str
     constants: Mapping[str, int]
     mutants: Mapping[str, str]
+    """Defences to leave out, joined by "+" -> the claim that then breaks."""
     in_depth: tuple[str, ...] = ()
+    """Defences that can be left out alone: another one is enough."""
     quick: bool = True
+    """Whether `make test` runs it, too."""
     fails: str | None = None
+    """The claim that does not hold with all defences, where an instance shows a limit."""
 
 
 @dataclass(frozen=True)

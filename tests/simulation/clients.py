@@ -57,35 +57,36 @@ def vector(layout: VectorLayout, number: int, index: int) -> NDArray[np.float64]
 
 @dataclass
 class Client(Keys):
-    """One client and its state in the current round. It never dies, but may stop sending.
-
-    token: "" while it has to enrol, again or for the first time. offset: bytes of its upload that are stored; None: it
-    asks the server. garbage: whether it seals random bytes instead of shares. spoilt: for how many members of a
-    committee. lies: by round, what it adds to its
-    last value: `BEYOND` for what no honest contributions add up to. signed: the sets of survivors that it
-    agreed to. owed: whose shares did not open, until that is reported. random: what its keys are made of. chain: what
-    its contribution states of the sums before the round; None: nothing. committee: of a one-shot round, once it was
-    shown to this client.
-    """
+    """One client and its state in the current round. It never dies, but may stop sending."""
 
     index: int
     random: Randomness
+    """What its keys are made of."""
     id: str = ""
     token: str = field(default="", repr=False)
+    """Empty while it has to enrol, again or for the first time."""
     number: int = 0
     left: bool = False
     done: frozenset[MaskedMessage] = frozenset()
     made: tuple[MaskedMessage, bytes] | None = None
     offset: int | None = 0
+    """Bytes of its upload that are stored; None: it asks the server."""
     retry_at: float = 0.0
     state: Any = None
     garbage: bool = False
+    """Whether it seals random bytes instead of shares."""
     spoilt: int = 0
+    """For how many members of a committee."""
     lies: Mapping[int, int] = field(default_factory=dict)
+    """By round, what it adds to its last value: `BEYOND` for what no honest contributions add up to."""
     signed: SignedSets = field(default_factory=SignedSets)
+    """The sets of survivors that it agreed to."""
     owed: tuple[str, ...] = ()
+    """Whose shares did not open, until that is reported."""
     chain: str | None = None
+    """What its contribution states of the sums before the round; None: nothing."""
     committee: Committee | None = None
+    """Of a one-shot round, once it was shown to this client."""
 
     def enter(self, number: int) -> None:
         self.number, self.left, self.done, self.made, self.state = number, False, frozenset(), None, None
@@ -196,14 +197,16 @@ _PLAIN: Final = "fedmf", {"items": 4, "dim": 4, "clip": 5000.0, "row_clip": 1e6}
 
 @dataclass(frozen=True)
 class View:
-    """What clients see of the task. asked: the cohort of the newest round. committee: of this round. published: the
-    keys that members of the committee have published, by member and round."""
+    """What clients see of the task."""
 
     task: TaskRow
     round: RoundRow | None
     asked: frozenset[str]
+    """The cohort of the newest round."""
     committee: frozenset[str] = frozenset()
+    """Of this round."""
     published: frozenset[tuple[str, int]] = frozenset()
+    """The keys that members of the committee have published, by member and round."""
 
 
 def device_group_of(plan: Plan, index: int) -> int:

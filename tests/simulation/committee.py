@@ -85,27 +85,28 @@ class Keys:
 
 @dataclass
 class CommitteeMember(Keys):
-    """A member of the committee, and its state in the current round. It never dies, but may stop sending.
-
-    index: behind those of all clients. number: of the newest round that it knows of. committee: of that round, once it
-    was shown to this member. signed: what it agreed to in it. opened: the sets that it sent its share of, by sum.
-    secrets, keys: of its rounds.
-    """
+    """A member of the committee, and its state in the current round. It never dies, but may stop sending."""
 
     index: int
+    """Behind those of all clients."""
     random: Randomness = field(repr=False)
     id: str
     token: str = field(repr=False)
     number: int = 0
+    """Of the newest round that it knows of."""
     left: bool = False
     done: frozenset[Part] = frozenset()
     retry_at: float = 0.0
     offset: int | None = 0
     chain: str | None = None
     committee: Committee | None = None
+    """Of that round, once it was shown to this member."""
     signed: member.Confirmed | None = None
+    """What it agreed to in that round."""
     opened: dict[int, tuple[frozenset[str], ...]] = field(default_factory=dict)
+    """The sets that it sent its share of, by sum."""
     secrets: dict[int, SealingKey] = field(default_factory=dict)
+    """By round, as `keys` are."""
     keys: dict[int, bytes] = field(default_factory=dict)
 
     def enter(self, number: int) -> None:

@@ -41,7 +41,7 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Network:
-    """The messages in transit, and the people of a task. unforeseen: called with errors that no fault explains."""
+    """The messages in transit, and the people of a task."""
 
     task_id: str
     invitation: str
@@ -49,6 +49,7 @@ class Network:
     injector: FaultInjector
     ledger: Ledger
     unforeseen: Callable[[Exception], None]
+    """Called with errors that no fault explains."""
     flying: list[Message] = field(default_factory=list)
     sent: int = 0
 

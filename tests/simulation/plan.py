@@ -47,14 +47,13 @@ WITHIN: Final = (4, 40, 12_000)
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault.
-
-    at: number of the message, of the point or of the tick. size: number of seconds, points, bytes or clients, as the
-    kind needs it."""
+    """One fault."""
 
     kind: str
     at: int
+    """Number of the message, of the point or of the tick."""
     size: int
+    """Number of seconds, points, bytes or clients, as the kind needs it."""
 
     @property
     def place(self) -> str:
@@ -76,13 +75,15 @@ def draw_faults(choose: random.Random, sends: int) -> Iterator[Fault]:
 
 @dataclass
 class FaultInjector:
-    """Selects the fault that is due. calm: no more faults. injected: counts the faults so far."""
+    """Selects the fault that is due."""
 
     plan: Sequence[Fault]
     note: Callable[[str], None]
     calm: bool = False
+    """No more faults."""
     points: int = 0
     injected: Counter[str] = field(default_factory=Counter)
+    """Counts the faults so far."""
 
     def __post_init__(self) -> None:
         self._left = {place: [fault for fault in self.plan if fault.place == place] for place in _KINDS}
@@ -137,14 +138,7 @@ OPENERS: Final = 3
 
 @dataclass(frozen=True)
 class Plan:
-    """A task and its faults.
-
-    processes: number of servers on one storage, each with an engine. silent: the part from which on a client sends
-    nothing in a round. chunks: number of pieces in which it sends its contribution. Both are by (round, client).
-    garbage: clients that seal random bytes instead of shares, in every round; in one-shot rounds for some members of
-    the committee. lying: by round, a client that lies about its last value in a masked or one-shot sum. lies: by round,
-    what it adds; none for a value beyond all bounds.
-    """
+    """A task and its faults."""
 
     seed: int
     job: Job
@@ -153,12 +147,19 @@ class Plan:
     rounds: int
     batch: int
     processes: int
+    """Number of servers on one storage, each with an engine."""
     silent: Mapping[tuple[int, int], MaskedMessage] = field(default_factory=dict)
+    """The part from which on a client sends nothing in a round."""
     chunks: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """Number of pieces in which it sends its contribution. Both are by (round, client)."""
     faults: tuple[Fault, ...] = ()
     garbage: frozenset[int] = frozenset()
+    """Clients that seal random bytes instead of shares, in every round; in one-shot rounds for some members of the
+    committee."""
     lying: Mapping[int, int] = field(default_factory=dict)
+    """By round, a client that lies about its last value in a masked or one-shot sum."""
     lies: Mapping[int, int] = field(default_factory=dict)
+    """By round, what it adds; none for a value beyond all bounds."""
 
     @property
     def inline_bytes(self) -> int:

@@ -52,28 +52,30 @@ _INSTRUMENTS: Final = Instruments()
 
 @dataclass
 class Message:
-    """A request of a client, or a member of the committee (`sender`), in transit.
-
-    whole: all that it has to send. body: the part of it in this request. arrives: what of the body reaches the server.
-    offset: None when the whole is sent at once. behind: later messages that overtake it. answered: whether the client
-    gets the answer. chain: the sums and models before the round, as its contributions state them; None: they do not.
-    """
+    """A request of a client, or a member of the committee (`sender`), in transit."""
 
     sender: Any
     round: int
     part: Part
     method: Literal["PUT", "PATCH", "HEAD"]
     whole: bytes = field(repr=False)
+    """All that it has to send."""
     body: bytes = field(repr=False)
+    """The part of it in this request."""
     arrives: bytes = field(repr=False)
+    """What of the body reaches the server."""
     client_id: str
     token: str
     offset: int | None = None
+    """None when the whole is sent at once."""
     number: int = 0
     answered: bool = True
+    """Whether the client gets the answer."""
     due: float = 0.0
     behind: int = 0
+    """Later messages that overtake it."""
     chain: str | None = None
+    """The sums and models before the round, as its contributions state them; None: they do not."""
 
     @classmethod
     def of(cls, client: Any, part: Part, whole: bytes, pieces: int) -> Message:

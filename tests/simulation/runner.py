@@ -35,15 +35,18 @@ Play = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Game:
-    """A kind of schedules. module: what runs it. draw: returns the schedule of a seed. playing: yields what plays them.
+    """A kind of schedules.
 
     A schedule has `lines()`, to be read, and `smaller()`: the schedules that lack one thing of it.
     Playing raises `ScheduleError` when an invariant does not hold.
     """
 
     module: str
+    """What runs it."""
     draw: Callable[[int], Any]
+    """Returns the schedule of a seed."""
     playing: Callable[[], AbstractContextManager[Play]]
+    """Yields what plays them."""
 
 
 def failure(play: Play, schedule: Any) -> str:

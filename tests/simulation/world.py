@@ -48,12 +48,13 @@ _DAWDLING: Final = 0.02
 
 @dataclass
 class World:
-    """A running schedule. trace: the events so far."""
+    """A running schedule."""
 
     plan: Plan
     disk: Disk
     clock: ManualClock
     trace: list[str] = field(default_factory=list)
+    """The events so far."""
     ticks: int = 0
     _actors: list[Actor] = field(default_factory=list)
     _changed_at: float = 0.0

@@ -341,7 +341,7 @@ class TestTask:
 
 @dataclass
 class TestMember:
-    """An enrolled client. mailbox_key: the public one, 32 bytes; empty where no test needs it."""
+    """An enrolled client."""
 
     __test__ = False
 
@@ -349,6 +349,7 @@ class TestMember:
     client_id: str
     token: str
     mailbox_key: bytes = b""
+    """The public one, 32 bytes; empty where no test needs it."""
 
     @property
     def auth(self) -> dict[str, str]:

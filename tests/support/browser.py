@@ -60,10 +60,11 @@ CLIENTS = 4
 
 @dataclass
 class RecordedDemo:
-    """A running demo whose Python clients' vectors are recorded. vectors: whole numbers, in order of arrival."""
+    """A running demo whose Python clients' vectors are recorded."""
 
     demo: WebDemo
     vectors: list[list[int]] = field(default_factory=list)
+    """Whole numbers, in order of arrival."""
 
     def recording(self, encode: Callable[..., NDArray[Any]]) -> Callable[..., NDArray[Any]]:
         """Return `encode`, which turns a client's values into whole numbers, with a record of what it returned."""

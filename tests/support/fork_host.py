@@ -51,7 +51,7 @@ _IMPORTED: dict[Kind, tuple[str, ...]] = {  # all but the module that is run: th
 
 @dataclass(frozen=True)
 class _Start:
-    """What the forked process has to run. output: a file descriptor."""
+    """What the forked process has to run."""
 
     kind: Kind
     module: str
@@ -59,6 +59,7 @@ class _Start:
     environment: dict[str, str]
     folder: str
     output: int
+    """A file descriptor."""
 
     def run(self) -> None:
         """Become that process; the caller must then let the interpreter exit."""

@@ -101,11 +101,13 @@ def next_step(
 
 @dataclass
 class MaskedClient(TestMember):
-    """One client, and its state within the round it is in. bodies: what it sent last, by step. rosters: by round."""
+    """One client, and its state within the round it is in."""
 
     state: Any = None
     bodies: dict[str, bytes] = field(default_factory=dict)
+    """What it sent last, by step."""
     rosters: dict[int, bytes] = field(default_factory=dict)
+    """By round."""
 
     def fetch(self, number: int, what: str) -> bytes:
         answer = self.found(f"rounds/{number}/{what}")

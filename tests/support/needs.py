@@ -38,17 +38,17 @@ POSTGRES_SCRIPT: Final = _ROOT / "scripts" / "postgres.sh"
 
 @dataclass(frozen=True)
 class Need:
-    """Something that tests need.
-
-    find: returns what a test gets (a path, a URL, a module), or None if this machine does not have it. get: a command
-    that provides it, or words where there is none. or_else: another way to provide it. in_ci: whether CI has it.
-    """
+    """Something that tests need."""
 
     name: str
     find: Callable[[], Any]
+    """Returns what a test gets (a path, a URL, a module), or None if this machine does not have it."""
     get: str
+    """A command that provides it, or words where there is none."""
     or_else: str = ""
+    """Another way to provide it."""
     in_ci: bool = True
+    """Whether CI has it."""
 
     @property
     def reason(self) -> str:

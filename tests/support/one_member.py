@@ -97,21 +97,21 @@ class Contributor:
 
 @dataclass
 class OneMember:
-    """A member that is asked in the round after those of `released`, the aggregates by round.
-
-    attest: the attestations of the last one. refuses: whether the server finds that the contribution states another
-    chain than its own. pin, certificate: the organiser, and its certificate for the member. now: the member's clock.
-    """
+    """A member that is asked in the round after those of `released`, the aggregates by round."""
 
     terms: TaskTerms
     keyring: Keyring | None
     released: dict[int, bytes]
     attest: list[Attestation] = field(default_factory=list)
+    """The attestations of the last one."""
     refuses: bool = False
+    """Whether the server finds that the contribution states another chain than its own."""
     identity: Identity = field(default_factory=Identity.generate)
     pin: OrganiserPin | None = None
+    """The organiser, of which `certificate` is."""
     certificate: bytes | None = None
     now: float = 0.0
+    """The member's clock."""
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -86,11 +86,13 @@ class OneshotClient(OneshotParty):
 
 @dataclass
 class OneshotMember(OneshotParty):
-    """A member of the committee. secrets: its secret keys by round. ledgers: by step."""
+    """A member of the committee."""
 
     secrets: dict[int, SealingKey] = field(default_factory=dict)
+    """Its secret keys by round."""
     keys: dict[int, bytes] = field(default_factory=dict)
     ledgers: dict[int, member.Ledger] = field(default_factory=dict)
+    """By step."""
     confirmed: dict[int, member.Confirmed] = field(default_factory=dict)
 
     def key(self, number: int) -> bytes:

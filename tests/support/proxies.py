@@ -41,10 +41,11 @@ class Response:
 
 @dataclass(frozen=True)
 class Door:
-    """Where an HTTP server listens on this machine; context: for TLS."""
+    """Where an HTTP server listens on this machine."""
 
     port: int
     context: ssl.SSLContext | None = None
+    """For TLS."""
 
     @property
     def url(self) -> str:
@@ -68,10 +69,11 @@ class Door:
 
 @dataclass(frozen=True)
 class Conversation:
-    """What came back over a connection, until the server closed it. rest: bytes that are no HTTP response."""
+    """What came back over a connection, until the server closed it."""
 
     responses: list[Response]
     rest: bytes
+    """Bytes that are no HTTP response."""
 
     @property
     def ids(self) -> list[str]:

@@ -104,12 +104,13 @@ class Shared(_State):
 
 @dataclass(frozen=True, repr=False, eq=False)
 class _HoldsShares(_State):
-    """pairs: neighbour that shared -> the shares that this client holds of it; no entry if they did not open."""
+    """A state in which this client holds shares of its neighbours."""
 
     roster: Roster
     index: int
     sharers: bytes
     pairs: dict[int, SharePair]
+    """From a neighbour that shared to the shares that this client holds of it; no entry if they did not open."""
 
     @property
     def unopened(self) -> tuple[str, ...]:

@@ -49,14 +49,12 @@ def get(name: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Form:
-    """Bytes, sent in one or more pieces, and the ids of the requests that they hold.
-
-    refused: after these the service must refuse the rest; None: it may refuse it, or serve the requests that follow.
-    """
+    """Bytes, sent in one or more pieces, and the ids of the requests that they hold."""
 
     pieces: tuple[bytes, ...]
     holds: tuple[str, ...] = ("first",)
     refused: bool | None = False
+    """After these the service must refuse the rest; None: it may refuse it, or serve the requests that follow."""
 
 
 def valid(*pieces: bytes, holds: tuple[str, ...] = ("first",)) -> Form:

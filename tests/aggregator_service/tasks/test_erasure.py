@@ -46,9 +46,10 @@ from tests.support.world import World, an_operator, sum_again
 
 @dataclass(frozen=True)
 class Storage:
-    """Where a server keeps what it stores. folder: of its data, and of its blobs unless they are below `prefix`."""
+    """Where a server keeps what it stores."""
 
     folder: Path
+    """Of its data, and of its blobs unless they are below `prefix`."""
     database_url: str | None = None
     bucket: S3Store | None = None
     prefix: str = ""

@@ -45,13 +45,15 @@ SLACK = 1 << 18  # bytes that may be in the driver's buffers when it stops readi
 
 @dataclass
 class LyingServer:
-    """Answers every request with `pieces`, chunked. seen: the requests; asked: their fields, by name in lower case."""
+    """Answers every request with `pieces`, chunked."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     pieces: list[bytes] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
+    """The requests."""
     asked: list[dict[str, str]] = field(default_factory=list)
+    """The fields of each, by name in lower case."""
     url: str = ""
 
 

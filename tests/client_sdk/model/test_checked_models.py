@@ -57,15 +57,14 @@ def aggregate(value: float, beyond: bool = False) -> bytes:
 
 @dataclass
 class Server:
-    """A server of a masked task. lies: what it makes of the encoded model after a round; the digest is of that.
-
-    attest: the attestations of the last round; by default all others state what an honest server has given them.
-    """
+    """A server of a masked task."""
 
     last: int
     lies: dict[int, Change] = field(default_factory=dict)
+    """What it makes of the encoded model after a round; the digest is of that."""
     sums: dict[int, bytes] = field(default_factory=dict)
     attest: list[Attestation] | None = None
+    """The attestations of the last round; by default all others state what an honest server has given them."""
 
     def __post_init__(self) -> None:
         state: ModelState = TERMS.recipe.initial_state(SEED)

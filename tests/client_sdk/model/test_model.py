@@ -232,20 +232,20 @@ def answered(body: bytes) -> Response:
 
 @dataclass
 class Server:
-    """A task of `rounds` completed rounds, by default a plain one whose aggregates are zero.
-
-    states: the snapshots that it has, by round. announced: which of them it calls the newest, one answer after another.
-    best: which one it calls the best. listed: the completed rounds, where they are not all of them. gone: number of the
-    newest round whose aggregate it has deleted.
-    """
+    """A task of `rounds` completed rounds, by default a plain one whose aggregates are zero."""
 
     rounds: int = 0
     states: dict[int, ModelState] = field(default_factory=dict)
+    """The snapshots that it has, by round."""
     announced: list[int] = field(default_factory=list)
+    """Which of them it calls the newest, one answer after another."""
     best: int | None = None
+    """Which one it calls the best."""
     terms: TaskTerms = TERMS
     listed: tuple[RoundView, ...] | None = None
+    """The completed rounds, where they are not all of them."""
     gone: int = 0
+    """Number of the newest round whose aggregate it has deleted."""
 
     def __call__(self, request: Request) -> Response:
         path = request.url.split("/v1/tasks/t_1/")[1]

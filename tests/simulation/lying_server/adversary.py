@@ -77,13 +77,15 @@ class Reply(SentShares):
 
 @dataclass(frozen=True)
 class Contribution:
-    """A masked vector. data: None when the server knows the vector: zero. sharers: as the member was told."""
+    """A masked vector."""
 
     roster: Roster
     place: int
     sharers: frozenset[int]
+    """As the member was told."""
     sharers_body: bytes
     data: Data | None
+    """None when the server knows the vector: zero."""
     elements: Elements
 
     @property

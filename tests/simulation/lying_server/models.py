@@ -87,15 +87,18 @@ def crowd(members: int, items: int, rng: np.random.Generator) -> list[History]:
 
 @dataclass
 class Reading:
-    """What the server read. auc: area under the curve of the sizes by which it tells the items of a member, whether
-    they are its own. largest: share of a member's m items among the m largest sizes. exact: members whose items all
-    are. refused: models that members did not use. failed: members whose training failed, unseen."""
+    """What the server read."""
 
     auc: float = 0.5
+    """Area under the curve of the sizes by which it tells the items of a member, whether they are its own."""
     largest: float = 0.0
+    """Share of a member's m items among the m largest sizes."""
     exact: int = 0
+    """Members whose items all are."""
     refused: int = 0
+    """Models that members did not use."""
     failed: int = 0
+    """Members whose training failed, unseen."""
 
     def judge(self, sizes: Sequence[Floats], people: Sequence[History]) -> None:
         """Set the figures: means over `people`, of each of whom the server has sizes (items,)."""

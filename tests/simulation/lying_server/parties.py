@@ -120,10 +120,11 @@ _ROW: Final = History(np.zeros(1, np.int32))
 
 @dataclass
 class _GivenElements(MaskedRound):
-    """A round that has begun. elements: what the client contributes."""
+    """A round that has begun."""
 
     spec: RoundSpec = field(kw_only=True)
     elements: Elements = field(kw_only=True)
+    """What the client contributes."""
 
     def contribution(self, *_: object) -> Program[tuple[LocalResult, Made]]:
         yield from ()
@@ -215,12 +216,13 @@ def _run(program: Program[Any]) -> None:
 
 @dataclass(frozen=True, repr=False)
 class Puppet:
-    """A member of one roster whose round keys the server has. signs: its identity key, if the server has that too."""
+    """A member of one roster whose round keys the server has."""
 
     entry: RosterEntry
     mask_secret: SealingKey
     sealing_secret: SealingKey
     signs: Ed25519PrivateKey | None
+    """Its identity key, if the server has that too."""
 
 
 def make_puppet(context: RoundContext, who: int | Invention, helps: bool, draw: Callable[[int], bytes]) -> Puppet:

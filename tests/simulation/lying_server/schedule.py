@@ -31,11 +31,7 @@ NOBODY: Final[Group] = frozenset()
 class Task:
     """A masked task with `members` members, of whom `helpers` obey the server; all numbers are indices of members.
 
-    min_clients, min_difference: as in the task's schedule. complete: whether the neighbour graph is complete, with the
-    smallest threshold that tolerates the helpers; else the graph follows from the task's parameters. corrupt, dropout,
-    sigma: of these parameters. frozen: whether all sums of the task are over the same data. cohort: largest roster, 0
-    for all members. broad: members that contribute to a second block of the sum. groups: in which rosters are split,
-    of a frozen task those of sum 1.
+    Fields without a word of their own are parameters of the task or of its schedule.
     """
 
     members: int
@@ -43,13 +39,19 @@ class Task:
     min_clients: int = 3
     min_difference: int = 3
     complete: bool = True
+    """Whether the neighbour graph is complete, with the smallest threshold that tolerates the helpers; else the graph
+    follows from the task's parameters."""
     corrupt: float = 0.05
     frozen: bool = False
+    """Whether all sums of the task are over the same data."""
     dropout: float = 0.1
     cohort: int = 0
+    """Largest roster, 0 for all members."""
     sigma: int = 64
     broad: Group = NOBODY
+    """Members that contribute to a second block of the sum."""
     groups: int = 1
+    """In which rosters are split, of a frozen task those of sum 1."""
 
     @property
     def cohort_size(self) -> int:
@@ -79,36 +81,39 @@ class Claim:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One round that the server starts. It calls every one failed, whatever it got, and may repeat the sum.
-
-    summed: what the sum is of; None: iterated in tasks with frozen cohorts, else trained. task: number of the task,
-    of which all have the same data set and members. listed: members in the roster. invented: members that the
-    server makes up. swapped: honest members that are listed with round keys of the server. replayed: members that
-    are listed with their advertisement of an earlier round. second: clients that get another roster, with the
-    members `second_listed`. unshared: members left out of the list of sharers. hidden: (client, peer): the client's
-    own list of sharers lacks the peer. claims: who is told which survivors; a client in two claims is asked twice.
-    in_turn: whether a claim is answered before the next one is made. cut: whether the server tries rosters and then
-    names the dropouts that cut the circle of the roster's graph, instead of `claims`. crafted: clients that get a
-    model for which their contribution is zero. disturbed: share of all answers that are replaced by an earlier one,
-    or damaged.
-    """
+    """One round that the server starts. It calls every one failed, whatever it got, and may repeat the sum."""
 
     sum_index: int
     listed: Group
+    """Members in the roster."""
     summed: Summed | None = None
+    """What the sum is of; None: iterated in tasks with frozen cohorts, else trained."""
     task: int = 1
+    """Number of the task, of which all have the same data set and members."""
     invented: tuple[Invention, ...] = ()
+    """Members that the server makes up."""
     swapped: Group = NOBODY
+    """Honest members that are listed with round keys of the server."""
     replayed: Group = NOBODY
+    """Members that are listed with their advertisement of an earlier round."""
     second: Group = NOBODY
+    """Clients that get another roster, with the members `second_listed`."""
     second_listed: Group = NOBODY
     unshared: Group = NOBODY
+    """Members left out of the list of sharers."""
     hidden: frozenset[tuple[int, int]] = frozenset()
+    """Pairs (client, peer): the client's own list of sharers lacks the peer."""
     claims: tuple[Claim, ...] = ()
+    """Who is told which survivors; a client in two claims is asked twice."""
     in_turn: bool = False
+    """Whether a claim is answered before the next one is made."""
     cut: bool = False
+    """Whether the server tries rosters and then names the dropouts that cut the circle of the roster's graph, instead
+    of `claims`."""
     crafted: Group = NOBODY
+    """Clients that get a model for which their contribution is zero."""
     disturbed: float = 0.0
+    """Share of all answers that are replaced by an earlier one, or damaged."""
 
     def summed_in(self, task: Task) -> Summed:
         return self.summed or ("iterated" if task.frozen else "trained")
@@ -119,11 +124,12 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a seed determines. kinds: the lies, by their names in `LIES`."""
+    """What a seed determines."""
 
     seed: int
     task: Task
     kinds: tuple[str, ...]
+    """The lies, by their names in `LIES`."""
     attempts: tuple[Attempt, ...] = field(repr=False)
 
     def lines(self) -> Iterator[str]:

@@ -47,17 +47,20 @@ Line = Callable[[Row], str]
 
 @dataclass(frozen=True)
 class Layout:
-    """name: data set or export. header: first line, "" without one. line: makes a line. user, item: the ids as meant.
-
-    refused: a part of the error, None for a file that is read. reads: what is read beside user and item.
-    """
+    """The layout of a file, and what is read from it."""
 
     name: str
+    """Data set or export."""
     header: str
+    """First line; empty without one."""
     line: Line
+    """Makes a line."""
     refused: str | None = None
+    """A part of the error; None for a file that is read."""
     reads: str = ""
+    """What is read beside user and item."""
     user: Line = lambda row: f"{row.user}"
+    """The id as it is meant, as `item` is."""
     item: Line = lambda row: f"{row.item}"
     time: Callable[[Row], int] = lambda row: row.time
     rating: Callable[[Row], float] = lambda row: row.stars
