@@ -37,6 +37,8 @@ from numpy.typing import NDArray
 from protocols.errors import BudgetError, ParameterError, RefusalError, RoutingError
 
 Floats = NDArray[np.float64]
+PartOfSum = Callable[[int, int], Floats]
+"""Returns values `start` to `stop` of an opened sum, float64 (stop - start,)."""
 
 CLIP_SLACK: Final = 1.0 + 2.0**-22
 """Relative amount by which a value may exceed its clip, for float32 rounding of the clip itself."""

@@ -72,7 +72,7 @@ class CommitteeMember(Role):
             )
         require_known_people(member)
         self.published: set[int] = set()
-        self._round: MemberRound | None = None
+        self._round: CommitteeRound | None = None
         self._refused: tuple[object, ...] | None = None
         self._newest = 0
 
@@ -139,7 +139,7 @@ class CommitteeMember(Role):
 
     def _take_part(self, view: RoundView) -> Program[None]:
         if self._round is None or self._round.number != view.number:
-            self._round = MemberRound(self.member, view.number)
+            self._round = CommitteeRound(self.member, view.number)
         part = self._round
         if view.state == RoundState.UNMASKING and view.delivered:
             part.close()  # the process ended between sending the share and deleting the key
@@ -165,7 +165,7 @@ class CommitteeMember(Role):
 
 
 @dataclass
-class MemberRound:
+class CommitteeRound:
     """One member in round `view.number`. Call `confirm` and `unmask` with the round's view when the member is asked."""
 
     member: Member

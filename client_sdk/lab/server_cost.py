@@ -23,7 +23,7 @@ _MB: Final = 1e6
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCost:
     """Constants of one mechanism. Times in milliseconds of a core, of the server and its fold worker."""
 
     joining: float
@@ -45,12 +45,12 @@ class Measured:
         return (self.round + members * (self.member + self.megabyte * up_bytes / _MB)) / 1000
 
 
-MEASURED: Final[Mapping[str, Measured]] = {
-    "plain": Measured(4.7, 53.0, 2.1, 7.4, rows=320, round_log=220, log=330),
-    "ckks": Measured(9.3, 13.0, 3.8, 15.0, rows=920, round_log=650, log=330),
-    "oneshot": Measured(8.6, 245.0, 7.0, 10.8, rows=1640, round_log=7400, log=330),
-    "masked": Measured(5.4, 0.0, 17.0, 9.0, rows=8700, round_log=650, log=1630),
-    "paillier": Measured(16.0, 130.0, 4.8, 236.0, rows=820, round_log=650, log=330),
+MEASURED: Final[Mapping[str, MeasuredCost]] = {
+    "plain": MeasuredCost(4.7, 53.0, 2.1, 7.4, rows=320, round_log=220, log=330),
+    "ckks": MeasuredCost(9.3, 13.0, 3.8, 15.0, rows=920, round_log=650, log=330),
+    "oneshot": MeasuredCost(8.6, 245.0, 7.0, 10.8, rows=1640, round_log=7400, log=330),
+    "masked": MeasuredCost(5.4, 0.0, 17.0, 9.0, rows=8700, round_log=650, log=1630),
+    "paillier": MeasuredCost(16.0, 130.0, 4.8, 236.0, rows=820, round_log=650, log=330),
 }
 _MEMORY: Final = 235 * MIB
 """Server and one fold worker, with short vectors; shared pages count twice."""

@@ -8,14 +8,14 @@ clients and averages them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.adam import Adam, TouchedAdam
+from client_sdk.training.adam import Adam, Array, TouchedAdam
 from client_sdk.training.base import ClientSide, LocalResult, Rng, TrainingConfig, task_training
 from client_sdk.training.mf import NegativeSampler, draw_negatives
 from protocols.errors import ParameterError
@@ -140,28 +140,26 @@ def client_side(recipe: Fair, training: TrainingConfig | None = None, graph_filt
 # The bias of the prediction is left out, because it is the same for every item. The L2 term of 1e-6 in the released
 # code is left out too: by mistake, it applies to the user's MLP vector only.
 
-Floats = NDArray[np.floating[Any]]
-
 
 @dataclass(frozen=True, eq=False)
 class Layers:
     """The small layers, in order: W_u (d, d), W_v (d, d), b (d,), w_g (d,), w_h (d,)."""
 
-    user_weights: Floats
-    item_weights: Floats
-    bias: Floats
-    gmf_output: Floats
-    mlp_output: Floats
+    user_weights: Array
+    item_weights: Array
+    bias: Array
+    gmf_output: Array
+    mlp_output: Array
 
 
-def layers_of(dense: Floats, dim: int) -> Layers:
+def layers_of(dense: Array, dim: int) -> Layers:
     """Return the layers as views of one vector (2 d^2 + 3 d,): MLP weights row-major, bias, prediction weights."""
     square = dim * dim
     user, item, bias, gmf, mlp = np.split(dense, np.cumsum([square, square, dim, dim]))
     return Layers(user.reshape(dim, dim), item.reshape(dim, dim), bias, gmf, mlp)
 
 
-def scores(user: Floats, dense: Floats, rows: Floats) -> Floats:
+def scores(user: Array, dense: Array, rows: Array) -> Array:
     """Return s(i) (k,) of the items with `rows` (2, k, d) for a user (2, d). The first axis is GMF, MLP.
 
     dense: the small layers as one vector, see `layers_of`.
@@ -171,9 +169,9 @@ def scores(user: Floats, dense: Floats, rows: Floats) -> Floats:
     return np.asarray(rows[0] @ (user[0] * layers.gmf_output) + hidden @ layers.mlp_output)
 
 
-def _hidden(user: Floats, layers: Layers, rows: Floats) -> Floats:
+def _hidden(user: Array, layers: Layers, rows: Array) -> Array:
     """Return h(i), (k, d)."""
-    hidden: Floats = rows[1] @ layers.item_weights
+    hidden: Array = rows[1] @ layers.item_weights
     hidden += user[1] @ layers.user_weights + layers.bias
     return np.maximum(hidden, 0, out=hidden)
 
@@ -183,12 +181,12 @@ class PairGradients:
     """The mean loss of a batch of pairs, and its gradients by `rows` (2, 2p, d), `user` (2, d) and `dense`."""
 
     loss: float
-    rows: Floats
-    user: Floats
-    dense: Floats
+    rows: Array
+    user: Array
+    dense: Array
 
 
-def pair_gradients(user: Floats, dense: Floats, rows: Floats) -> PairGradients:
+def pair_gradients(user: Array, dense: Array, rows: Array) -> PairGradients:
     """Return BPR loss and gradients for p pairs.
 
     user: (2, d). dense: the small layers as one vector. rows: (2, 2p, d), the p positives followed by their p

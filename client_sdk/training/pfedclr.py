@@ -13,14 +13,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_sdk.history import History
 from client_sdk.store.states import ClientState
-from client_sdk.training.adam import Adam, OuterAdam
+from client_sdk.training.adam import Adam, Array, OuterAdam
 from client_sdk.training.base import ClientSide, LocalResult, Rng, TrainingConfig, task_training
 from client_sdk.training.factors import USER_FACTOR, count_items, counted, logit_offsets, user_factor
 from client_sdk.training.mf import NegativeSampler, Samples, check_shapes, draw_negatives, draw_samples
@@ -29,8 +29,6 @@ from protocols.recipes.factors import item_biases
 from protocols.recipes.pfedclr import PFedCLR
 from protocols.recipes.spectral_start import projects
 from protocols.recipes.state import state_as
-
-Array = NDArray[np.floating[Any]]
 
 BUFFER_ROWS: Final = "buffer_rows"
 """Key in the client state of variant clr: A, float32 (items, rank)."""

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.random import normals
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import CLIP_SLACK, TRAINED, Floats, VectorLayout
+from protocols.layout import CLIP_SLACK, TRAINED, Floats, PartOfSum, VectorLayout
 from protocols.recipes.arrays_update import (
     LEAST_WEIGHT,
     ArraysParameters,
@@ -46,7 +46,6 @@ from protocols.recipes.base import (
     Contribution,
     Local,
     ModelState,
-    PartOfSum,
     Recipe,
     RoundSpec,
     check_follows,

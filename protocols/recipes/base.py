@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo
 from protocols.crypto.keys import derive_seed
 from protocols.crypto.random import Randomness
 from protocols.errors import ParameterError
-from protocols.layout import Floats, Route, VectorLayout, whole_route
+from protocols.layout import Floats, PartOfSum, Route, VectorLayout, whole_route
 from protocols.recipes.bounds import Reach, Sensitivity
 from protocols.recipes.state import (
     SUM_INDEX,
@@ -437,10 +437,6 @@ def check_follows(state: ModelState, spec: RoundSpec, *, every_sum: bool = False
 def main_layout(recipe: Recipe) -> VectorLayout | None:
     """Return the layout of the main sum, whose keys the other sums use; None if the first sum is the main one."""
     return recipe.layout(recipe.main_sum) if recipe.main_sum > 1 else None
-
-
-PartOfSum = Callable[[int, int], Floats]
-"""Returns values `start` to `stop` of an opened sum, float64 (stop - start,)."""
 
 
 @runtime_checkable

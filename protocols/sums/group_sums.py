@@ -122,7 +122,7 @@ def fold_by_group(
 
 
 def open_by_group(
-    how: Mechanism, of_group: SumPlan, groups: int, tau: float, aggregate: Buffer, contributions: int
+    mechanism: Mechanism, of_group: SumPlan, groups: int, tau: float, aggregate: Buffer, contributions: int
 ) -> GroupSums:
     """Return the opened sums of all groups of a released one. of_group: the plan of one group.
 
@@ -136,7 +136,7 @@ def open_by_group(
     clients = tuple(int.from_bytes(part[:COUNT_BYTES], "little") for part in parts)
     if sum(clients) != contributions or not 1 <= min(clients) <= max(clients) <= of_group.max_contributions:
         raise CodecError(f"the groups of the sum state other contributions than {contributions}")
-    sums = [_opened(how, of_group, part[COUNT_BYTES:], count) for part, count in zip(parts, clients, strict=True)]
+    sums = [_opened(mechanism, of_group, part[COUNT_BYTES:], count) for part, count in zip(parts, clients, strict=True)]
     possible = [group for group, one in enumerate(sums) if one is not None]
     if 2 * len(possible) <= groups or (tau == NO_RULE and len(possible) < groups):
         raise CodecError(f"the sums of {groups - len(possible)} of {groups} groups are none that honest clients have")
@@ -161,10 +161,10 @@ def used_sums(layout: VectorLayout, sums: Sequence[Floats | None], clients: Sequ
     return GroupSums(tuple(clients), tuple(sums), used, compared=tau != NO_RULE)
 
 
-def _opened(how: Mechanism, plan: SumPlan, part: Buffer, count: int) -> Floats | None:
+def _opened(mechanism: Mechanism, plan: SumPlan, part: Buffer, count: int) -> Floats | None:
     """Return the sum of one group; None if honest clients can have no such sum."""
     try:
-        total = how.open(plan, part, count, None)
+        total = mechanism.open(plan, part, count, None)
         require_possible(plan, total, count)
     except CodecError:
         return None

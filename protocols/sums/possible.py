@@ -19,7 +19,7 @@ member may still add whatever the other contributions leave room for (docs/secur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import isqrt, sqrt
 from typing import Final
 
@@ -27,11 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import CLIP_SLACK, Block, Floats, Segment, VectorLayout
+from protocols.layout import CLIP_SLACK, Block, Floats, PartOfSum, Segment, VectorLayout
 from protocols.sums.base import FixedPointPlan, SumPlan
-
-PartOfSum = Callable[[int, int], Floats]
-"""Returns values `start` to `stop` of an opened sum, float64 (stop - start,)."""
 
 _PIECE: Final = 2**16
 """Values that are read at a time, except of a Gram matrix, whose diagonal is needed with every row."""

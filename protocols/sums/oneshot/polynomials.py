@@ -42,6 +42,7 @@ from numpy.typing import NDArray
 
 from protocols.crypto.keys import domain_tag
 from protocols.crypto.random import Randomness, cumulative_table, symmetric_samples
+from protocols.layout import Floats
 from protocols.sums.ring_security import LOG_Q_CAPS
 
 SIGMA: Final = 6.4
@@ -151,8 +152,6 @@ def _is_prime(number: int) -> bool:
     """Return whether an odd number below 2^32 is prime, by trial division."""
     return all(number % divisor for divisor in range(3, isqrt(number) + 1, 2))
 
-
-Floats = NDArray[np.float64]
 
 _HALF: Final = 65536.0
 _LIMB: Final = 4096.0

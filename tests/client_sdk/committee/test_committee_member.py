@@ -16,7 +16,7 @@ import pytest
 
 from client_sdk import AsyncClient, DirectoryStore, Identity, MemoryStore, Operator, Policy, PolicyRefused
 from client_sdk.api.wire import Request, Response
-from client_sdk.committee import MemberRound
+from client_sdk.committee import CommitteeRound
 from client_sdk.committee.record import CommitteeRecord, load_record, load_sets, secret_key, store_record
 from client_sdk.errors import LocalFileError
 from client_sdk.lab.fleet import Fleet
@@ -63,7 +63,7 @@ def test_the_key_of_a_round_is_deleted_after_the_sum_for_good(monkeypatch: pytes
     server.attend()
     with monkeypatch.context() as patched:
         if killed:
-            patched.setattr(MemberRound, "close", lambda _: None)
+            patched.setattr(CommitteeRound, "close", lambda _: None)
         unmask(server)
     assert (secret_key(store, "t_1", 1) is not None) == killed
     server.attend()
