@@ -23,10 +23,10 @@ _SIMULATION: Final = (
     "fleet.Fleet",
     "fleet_rounds.FleetOptions",
     "fleet_rounds.FleetRound",
-    "simulate.simulate",
-    "simulate.SimulationRequest",
-    "simulate.SimulationResult",
-    "simulate.Point",
+    "simulation.simulate",
+    "simulated_task.SimulationRequest",
+    "simulation.SimulationResult",
+    "simulation.Point",
 )
 """What researchers import from `client_sdk.lab`."""
 

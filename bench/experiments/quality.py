@@ -37,7 +37,7 @@ from client_sdk.lab.evaluation.controls import popularity_scores
 from client_sdk.lab.evaluation.metrics import FullScorer, candidates_of
 from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
-from client_sdk.lab.simulate import spectrum_of
+from client_sdk.lab.simulated_task import spectrum_of
 from client_sdk.training.graph_filters import BSPM, GFCF, Components
 from client_sdk.training.privirec import components_of, matching_filter
 from client_sdk.training.slim import slim

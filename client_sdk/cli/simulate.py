@@ -41,7 +41,8 @@ from protocols.parameter_text import named_values
 if TYPE_CHECKING:
     from client_sdk.lab.data.splits import Split
     from client_sdk.lab.federation import SimulatedRound
-    from client_sdk.lab.simulate import Point, RoundListener, SimulationRequest, SimulationResult
+    from client_sdk.lab.simulated_task import SimulationRequest
+    from client_sdk.lab.simulation import Point, RoundListener, SimulationResult
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def simulate(options: SimulateOptions) -> None:
 
     Example: hushrec simulate --dataset ratings.csv --mechanism masked --budget 2
     """
-    from client_sdk.lab.simulate import simulate as run
+    from client_sdk.lab.simulation import simulate as run
 
     if options.plot is not None:
         _check_plot(options.plot)  # before the work, which it would be for nothing
@@ -167,7 +168,7 @@ def _compare(split: Split, request: SimulationRequest, as_json: bool) -> None:
 
 def _split(options: SimulateOptions) -> Split:
     from client_sdk.lab.data.splits import load_split
-    from client_sdk.lab.simulate import predicts_ratings
+    from client_sdk.lab.simulated_task import predicts_ratings
 
     return load_split(
         options.dataset,
@@ -183,7 +184,7 @@ def _split(options: SimulateOptions) -> Split:
 
 
 def _request(options: SimulateOptions) -> SimulationRequest:
-    from client_sdk.lab.simulate import SimulationRequest
+    from client_sdk.lab.simulated_task import SimulationRequest
     from protocols.messages import Evaluation
 
     every = options.evaluate_every

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from client_sdk.lab.data.splits import Split
-from client_sdk.lab.simulate import SimulationRequest, simulate
+from client_sdk.lab.simulated_task import SimulationRequest
+from client_sdk.lab.simulation import simulate
 from protocols.advice import MOST_COMPONENTS
 from protocols.errors import ParameterError
 from protocols.recipes.privirec_parameters import MOST_GRAM_ITEMS

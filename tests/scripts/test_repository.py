@@ -215,4 +215,4 @@ def test_a_gap_is_a_failure_in_ci_unless_ci_cannot_have_it_and_is_then_listed(tm
 def test_no_two_files_of_a_package_have_one_name(package: str) -> None:
     """Not of `protocols`, whose mechanisms each have a plan, a wire format and a run."""
     names = Counter(path.name for path in (ROOT / package).rglob("*.py") if path.name not in ("__init__.py", "env.py"))
-    assert {name for name, count in names.items() if count > 1} <= {"simulate.py"}
+    assert {name for name, count in names.items() if count > 1} == set()

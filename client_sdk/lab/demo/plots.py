@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from client_sdk.lab.demo import ArmResult, DemoResult, SumResult
-    from client_sdk.lab.simulate import SimulationResult
+    from client_sdk.lab.simulation import SimulationResult
 
 COLOURS: Final = ("#3b82f6", "#0d9488", "#d97706", "#a855f7", "#6b7280")
 _INK: Final = "#64748b"  # placeholder that is replaced by the page's text colour

@@ -16,7 +16,8 @@ from client_sdk.lab.data.splits import Split, hold_out_share, load_split, split_
 from client_sdk.lab.evaluation import candidates_of, evaluate, evaluate_full
 from client_sdk.lab.evaluation.metrics import hit_ratio, ndcg
 from client_sdk.lab.federation import Federation
-from client_sdk.lab.simulate import SimulationRequest, plain_or_masked, simulate
+from client_sdk.lab.simulated_task import SimulationRequest, plain_or_masked
+from client_sdk.lab.simulation import simulate
 from client_sdk.training.mf import MFConfig
 from protocols.advice import parameters_for
 from protocols.errors import ParameterError

@@ -6,7 +6,7 @@ import pytest
 
 from client_sdk.lab.data.splits import Split, hold_out_share
 from client_sdk.lab.data.synthetic import SyntheticConfig, synthetic
-from client_sdk.lab.simulate import SimulationRequest
+from client_sdk.lab.simulated_task import SimulationRequest
 from client_sdk.lab.sizes import compare_sizes
 from protocols.errors import ParameterError
 
