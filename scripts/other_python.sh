@@ -9,8 +9,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 SUPPORTED=(3.11 3.12 3.13)
 TESTS=(tests/scripts tests/vectors tests/client_sdk/api tests/client_sdk/cli/test_cli_basics.py tests/client_sdk/lab/data
-    tests/aggregator_service/test_deploy.py tests/aggregator_service/test_docs.py tests/aggregator_service/observability
-    tests/aggregator_service/dashboard/test_facts.py)
+    tests/aggregator_service/test_deploy.py tests/aggregator_service/test_alerts.py tests/aggregator_service/test_docs.py
+    tests/aggregator_service/observability tests/aggregator_service/dashboard/test_facts.py)
 
 interpreter() {
     local candidate
