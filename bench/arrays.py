@@ -35,7 +35,7 @@ from client_sdk.lab.fleet import Fleet
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import DemoServer, run_server
 from client_sdk.operator import Operator
-from client_sdk.rounds.join import ClientOptions
+from client_sdk.rounds.account import ClientOptions
 from client_sdk.training.arrays import ArraysRound
 from protocols.messages import Schedule
 from protocols.recipes.arrays import Arrays

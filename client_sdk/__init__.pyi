@@ -59,6 +59,7 @@ from client_sdk.errors import UploadTimeout as UploadTimeout  # stable
 from client_sdk.history import History as History  # stable
 from client_sdk.operator import Operator as Operator  # stable
 from client_sdk.operator import task_request as task_request  # stable
+from client_sdk.rounds.account import ClientOptions as ClientOptions  # stable
 from client_sdk.rounds.events import AggregateRejected as AggregateRejected  # given
 from client_sdk.rounds.events import ClientsNamed as ClientsNamed  # given
 from client_sdk.rounds.events import ClipWarning as ClipWarning  # given
@@ -81,7 +82,6 @@ from client_sdk.rounds.events import SurvivorsConfirmed as SurvivorsConfirmed  #
 from client_sdk.rounds.events import TaskEnded as TaskEnded  # given
 from client_sdk.rounds.events import TrainingFailed as TrainingFailed  # given
 from client_sdk.rounds.events import Waiting as Waiting  # given
-from client_sdk.rounds.join import ClientOptions as ClientOptions  # stable
 from client_sdk.rounds.ledger import Budget as Budget  # given
 from client_sdk.rounds.ledger import OwnLedger as OwnLedger  # given
 from client_sdk.rounds.ledger import TaskCost as TaskCost  # given

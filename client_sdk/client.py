@@ -10,7 +10,8 @@ from client_sdk.agreement.policy import Policy
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.http import AsyncClosed, AsyncDriver, Closed, SyncDriver
 from client_sdk.api.wire import Program, Traffic
-from client_sdk.rounds.join import Account, ClientOptions, following, join, open_stored, own_ledger, preview
+from client_sdk.rounds.account import Account, ClientOptions
+from client_sdk.rounds.join import following, join, open_stored, own_ledger, preview
 from client_sdk.rounds.ledger import Budget, OwnLedger, read_budget
 from client_sdk.rounds.member import CertificateChoice
 from client_sdk.rounds.part import Part

@@ -12,8 +12,8 @@ from client_sdk.api.calls import ApiCalls, RoundChanged
 from client_sdk.api.http import Closed, SyncDriver
 from client_sdk.api.wire import Program
 from client_sdk.errors import NotFound
+from client_sdk.rounds.account import ClientOptions
 from client_sdk.rounds.events import TaskEnded
-from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.polling import RoundChange, follow_rounds
 from protocols.catalogue import Catalogue
 from protocols.codec import b64encode

@@ -28,7 +28,7 @@ from client_sdk.lab.data.splits import Split, SplitKind, load_split
 from client_sdk.lab.evaluation import controls, evaluate_full_scores, evaluate_scores, ranking_controls
 from client_sdk.lab.evaluation.controls import ControlTable, control_row
 from client_sdk.lab.evaluation.metrics import NEGATIVES, EvaluationResult, candidates_if_enough
-from client_sdk.rounds.join import ClientOptions
+from client_sdk.rounds.account import ClientOptions
 from client_sdk.rounds.newest import own_scores
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError

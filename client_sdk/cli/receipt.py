@@ -14,7 +14,7 @@ from typer import Argument, Option
 from client_sdk.cli.common import AsJson, command_group, expiry_text, fail, say
 from client_sdk.cli.membership import READ_ONLY, AllowHttp, IdentityFile, TaskName, kept_membership, load_identity
 from client_sdk.client import Client
-from client_sdk.rounds.join import ClientOptions
+from client_sdk.rounds.account import ClientOptions
 from protocols.codec import b64decode
 from protocols.crypto.certificates import Certificate
 from protocols.errors import ReceiptError

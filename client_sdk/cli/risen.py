@@ -15,7 +15,7 @@ from client_sdk.lab.data.interactions import DataError, Interactions
 from client_sdk.lab.data.published import load_interactions
 from client_sdk.lab.risen_items import LIST, risen
 from client_sdk.operator import Operator
-from client_sdk.rounds.join import ClientOptions
+from client_sdk.rounds.account import ClientOptions
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 

@@ -31,7 +31,7 @@ from client_sdk.cli.membership import (
 )
 from client_sdk.cli.monitor import Monitor
 from client_sdk.client import Client
-from client_sdk.rounds.join import ClientOptions
+from client_sdk.rounds.account import ClientOptions
 from client_sdk.rounds.member import CertificateChoice
 from client_sdk.store import default_store
 from client_sdk.store.client_store import ClientStore

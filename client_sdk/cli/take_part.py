@@ -45,8 +45,8 @@ from client_sdk.client import Client
 from client_sdk.errors import PolicyRefused
 from client_sdk.history import History, OnUnknown
 from client_sdk.lab.data.files import read_history, read_titles
+from client_sdk.rounds.account import ClientOptions
 from client_sdk.rounds.events import Event, ModelBehind
-from client_sdk.rounds.join import ClientOptions
 from client_sdk.rounds.ledger import Budget, OwnLedger, read_budget
 from client_sdk.store import default_store
 from client_sdk.store.client_store import ClientStore

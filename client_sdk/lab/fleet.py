@@ -43,8 +43,9 @@ from client_sdk.lab.fleet_rounds import (
 )
 from client_sdk.lab.shared_model import FleetPart, ModelCache, SharedFollower
 from client_sdk.model.sync import MissedRounds, fetch_missed, usable_snapshot
+from client_sdk.rounds.account import Account
 from client_sdk.rounds.events import RoundMissed, RoundReport, TaskEnded, ignore_event, report_outage
-from client_sdk.rounds.join import Account, join
+from client_sdk.rounds.join import join
 from client_sdk.rounds.key_holder import KeyHolder
 from client_sdk.rounds.member import CertificateSource, MembershipCheck, Stop
 from client_sdk.rounds.polling import RoundChange, await_round, follow_rounds, is_over

@@ -17,8 +17,9 @@ from client_sdk.committee import CommitteeMember
 from client_sdk.errors import ClientSDKError, PolicyRefused
 from client_sdk.history import History
 from client_sdk.lab.shared_model import FleetPart
+from client_sdk.rounds.account import Account, ClientOptions
 from client_sdk.rounds.events import Progress, RoundMissed, RoundReport, ignore_event
-from client_sdk.rounds.join import Account, ClientOptions, join
+from client_sdk.rounds.join import join
 from client_sdk.rounds.loop import REFUSED, play, tell_refusal
 from client_sdk.rounds.masked import MaskedRound
 from client_sdk.rounds.member import CertificateSource

@@ -19,7 +19,6 @@ from client_sdk.model.follow import curve_of, ends_with_best
 from client_sdk.rounds.events import ModelBehind, Progress, ignore_event
 from client_sdk.rounds.part import Part
 from client_sdk.rounds.polling import is_over
-from client_sdk.training.labels import ItemLabels
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError
 from protocols.recipes.base import ModelState
@@ -238,5 +237,7 @@ def _with_new(
     known = part.client_side.known(state)
     if part.catalogue is None or known is None or known.all():
         return scores, None
+    from client_sdk.training.labels import ItemLabels  # which only catalogues with labels need
+
     labels = ItemLabels.of(part.catalogue.labels)
     return labels.completed(scores[None], known)[0], labels.predictable(known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_sdk.api.requests import or_none
 from client_sdk.api.wire import Program
 from client_sdk.errors import Conflict, ContractBroken
-from client_sdk.rounds.join import Account, find_membership, own_calls
+from client_sdk.rounds.account import Account, find_membership, own_calls
 from protocols.codec import b64encode
 from protocols.errors import ParameterError, ReceiptError
 from protocols.messages.receipts import LONGEST_AUDIENCE, Acknowledged, Receipt

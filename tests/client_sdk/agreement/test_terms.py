@@ -17,7 +17,8 @@ from client_sdk.api.wire import Request, Response
 from client_sdk.errors import ContractBroken, LocalFileError, PolicyRefused
 from client_sdk.model.sync import read_snapshot
 from client_sdk.operator import task_request
-from client_sdk.rounds.join import Account, join
+from client_sdk.rounds.account import Account
+from client_sdk.rounds.join import join
 from protocols.catalogue import catalogue_memory
 from protocols.codec import b64encode
 from protocols.errors import CodecError, ParameterError

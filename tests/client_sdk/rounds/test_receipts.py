@@ -15,7 +15,7 @@ from client_sdk import AsyncClient, Client, Identity, MemoryStore, Operator, Par
 from client_sdk.agreement.terms import AgreedTerms
 from client_sdk.api.wire import Request, Response
 from client_sdk.errors import ContractBroken
-from client_sdk.rounds.join import Account
+from client_sdk.rounds.account import Account
 from client_sdk.rounds.loop import play
 from client_sdk.rounds.receipts import make_receipt
 from client_sdk.store.client_store import OwnContribution
