@@ -80,11 +80,11 @@ def decoders() -> tuple[Decoder, ...]:
 
 def _sums() -> Iterator[Decoder]:
     layout = recipe("fedmf", {"items": 20, "dim": 3}).layout()
-    for name, (how, parameters) in MECHANISMS.items():
-        plan, route = how.plan(parameters, layout, 4), whole_route(layout)
-        keys = keyring_of(how, plan)
-        body = one_message(how).seal(plan, route, split_along(plan, route, np.zeros(layout.length)), keys)
-        yield from _of_one_sum(name, how, plan, bytes(body), keys)
+    for name, (summing, parameters) in MECHANISMS.items():
+        plan, route = summing.plan(parameters, layout, 4), whole_route(layout)
+        keys = keyring_of(summing, plan)
+        body = one_message(summing).seal(plan, route, split_along(plan, route, np.zeros(layout.length)), keys)
+        yield from _of_one_sum(name, summing, plan, bytes(body), keys)
 
 
 def _of_one_sum(

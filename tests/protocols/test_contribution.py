@@ -25,9 +25,9 @@ ONE_MESSAGE, SEVERAL = ("ckks", "paillier", "plain"), ("masked", "oneshot")
 
 
 def sum_of(made: Recipe, name: str, sum_index: int = 1) -> TaskSum:
-    how, layout = mechanism(name), made.layout(sum_index)
-    plan = plan_of_task(how, PARAMETERS.get(name, {}), layout, CLIENTS)
-    return TaskSum(made, how, plan, made.round_spec(SEED, sum_index))
+    summing, layout = mechanism(name), made.layout(sum_index)
+    plan = plan_of_task(summing, PARAMETERS.get(name, {}), layout, CLIENTS)
+    return TaskSum(made, summing, plan, made.round_spec(SEED, sum_index))
 
 
 def fedmf(noisy: bool = False) -> Recipe:
@@ -101,9 +101,9 @@ def test_a_privacy_block_adds_noise_once_from_the_bytes_that_are_given(name: str
 def test_pieces_that_were_made_in_idle_time_are_used() -> None:
     made = fedmf()
     of = sum_of(made, "paillier")
-    keyring, how = new_keyring(of.mechanism, of.plan), one_message(of.mechanism)
-    assert keyring is not None and how.pieces(of.plan)
-    pieces, asked = [how.make_piece(of.plan, keyring)], list[int]()
+    keyring, summing = new_keyring(of.mechanism, of.plan), one_message(of.mechanism)
+    assert keyring is not None and summing.pieces(of.plan)
+    pieces, asked = [summing.make_piece(of.plan, keyring)], list[int]()
 
     def take(count: int) -> list[Any]:
         asked.append(count)

@@ -43,11 +43,11 @@ def one_block(*segments: Segment) -> VectorLayout:
 
 
 def opened(
-    how: Mechanism, plan: SumPlan, sent: Sequence[bytes | tuple[Route, bytes]], keyring: Keyring | None = None
+    summing: Mechanism, plan: SumPlan, sent: Sequence[bytes | tuple[Route, bytes]], keyring: Keyring | None = None
 ) -> NDArray[np.float64]:
     """Return the opened sum of contributions, along the whole route unless they come with theirs."""
     pieces = [body if isinstance(body, tuple) else (whole_route(plan.layout), body) for body in sent]
-    return how.open(plan, how.release(plan, how.fold(plan, None, pieces)), len(sent), keyring)
+    return summing.open(plan, summing.release(plan, summing.fold(plan, None, pieces)), len(sent), keyring)
 
 
 def vector_along(route: Route, rng: np.random.Generator, layout: VectorLayout = LAYOUT) -> NDArray[np.float64]:

@@ -127,17 +127,17 @@ def test_a_transcript_holds_what_was_sent_and_the_sum() -> None:
         run_sum(PLAIN, plan, vectors, [2])
 
 
-@pytest.mark.parametrize(("how", "parameters"), [(PLAIN, {}), (CKKS, {}), (MadeUpKeys(), {"key_bits": 2048})])
-def test_a_clip_done_in_float32_is_forgiven_and_no_more(how: Mechanism, parameters: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("summing", "parameters"), [(PLAIN, {}), (CKKS, {}), (MadeUpKeys(), {"key_bits": 2048})])
+def test_a_clip_done_in_float32_is_forgiven_and_no_more(summing: Mechanism, parameters: dict[str, Any]) -> None:
     layout, route = one_block(Segment("v", 3, 0.1)), 1
-    plan, edge = how.plan(parameters, layout, 4), np.array([np.float32(0.1), -np.float32(0.1), 0.0], np.float64)
-    keyring = keyring_of(how, plan)
-    body = how.seal(plan, route, [edge], keyring)
-    how.check(plan, route, body)
-    error = np.abs(opened(how, plan, [body], keyring) - edge).max()
+    plan, edge = summing.plan(parameters, layout, 4), np.array([np.float32(0.1), -np.float32(0.1), 0.0], np.float64)
+    keyring = keyring_of(summing, plan)
+    body = summing.seal(plan, route, [edge], keyring)
+    summing.check(plan, route, body)
+    error = np.abs(opened(summing, plan, [body], keyring) - edge).max()
     assert edge[0] - 0.1 > 0 and error <= plan.predicted_error + edge[0] - 0.1
     with pytest.raises(BudgetError, match="'b'"):
-        how.seal(plan, route, [edge * (1 + 1e-6)], keyring)
+        summing.seal(plan, route, [edge * (1 + 1e-6)], keyring)
 
 
 def planned(name: str, sum_class: SumClass = TRAINED, clients: int = 60, **parameters: Any) -> SumPlan:
@@ -201,14 +201,14 @@ PARAMETERS: dict[str, dict[str, int]] = {"ckks": {}, "paillier": {"key_bits": 20
 
 
 def summed(name: str, layout: VectorLayout, contributions: list[tuple[Route, bool]]) -> tuple[SumPlan, np.ndarray]:
-    how = mechanism(name)
-    plan = plan_of_task(how, PARAMETERS[name], layout, 8)
-    keyring = keyring_of(how, plan)
+    summing = mechanism(name)
+    plan = plan_of_task(summing, PARAMETERS[name], layout, 8)
+    keyring = keyring_of(summing, plan)
     bodies = []
     for route, participates in contributions:
         blocks = [np.array([0.5, 0.5, 1.0]) * participates for _ in range(route)]  # as `make` does
-        bodies.append((route, how.seal(plan, route, blocks, keyring)))
-    return plan, opened(how, plan, bodies, keyring)
+        bodies.append((route, summing.seal(plan, route, blocks, keyring)))
+    return plan, opened(summing, plan, bodies, keyring)
 
 
 @pytest.mark.parametrize("name", ["ckks", "paillier"])
@@ -241,15 +241,15 @@ def test_a_later_sum_has_the_keys_of_the_main_one() -> None:
     main = plan_of_task(CKKS, {}, long, 8)
     later = plan_of_task(CKKS, {}, ONE, 8, main=long)
     assert later.parameter_id == main.parameter_id != plan_of_task(CKKS, {}, ONE, 8).parameter_id
-    how, given = mechanism("paillier"), PARAMETERS["paillier"]  # its keys fit the plan of any layout
-    assert plan_of_task(how, given, ONE, 8, main=long) == plan_of_task(how, given, ONE, 8)
+    summing, given = mechanism("paillier"), PARAMETERS["paillier"]  # its keys fit the plan of any layout
+    assert plan_of_task(summing, given, ONE, 8, main=long) == plan_of_task(summing, given, ONE, 8)
 
 
 def test_other_sums_and_chosen_blocks_stay_as_they_are() -> None:
     for name, layout in (("masked", ONE), ("oneshot", ONE), ("plain", ONE), ("paillier", CHOSEN)):
-        how, parameters, blocks = mechanism(name), PARAMETERS.get(name, {}), [np.ones(2)]
-        plan = plan_of_task(how, parameters, layout, 5)
-        assert plan == how.plan(parameters, layout, 5)
+        summing, parameters, blocks = mechanism(name), PARAMETERS.get(name, {}), [np.ones(2)]
+        plan = plan_of_task(summing, parameters, layout, 5)
+        assert plan == summing.plan(parameters, layout, 5)
         require_participants(plan, np.zeros(layout.length), FLOOR)
         assert without_participation(plan, blocks[0]) is blocks[0]
 

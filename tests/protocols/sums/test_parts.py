@@ -34,27 +34,27 @@ PLACES = [(0, 1577), (0, 1), (63, 65), (64, 128), (999, 1078), (1576, 1577), (3,
 VECTORS = [vector_along(ROUTE, np.random.default_rng(seed), LAYOUT) for seed in range(3)]
 
 
-def aggregate_of(how: Mechanism, parameters: dict[str, Any]) -> tuple[SumPlan, bytes]:
+def aggregate_of(summing: Mechanism, parameters: dict[str, Any]) -> tuple[SumPlan, bytes]:
     """The aggregate of three contributions: for mechanisms with masks, of the ring elements without masks."""
-    plan = how.plan(parameters, LAYOUT, 10)
+    plan = summing.plan(parameters, LAYOUT, 10)
     made = [LAYOUT.split(vector) for vector in VECTORS]
-    if how.name == "plain":
+    if summing.name == "plain":
         partial = PLAIN.fold(plan, None, ((ROUTE, PLAIN.seal(plan, ROUTE, parts, None)) for parts in made))
         return plan, PLAIN.release(plan, partial)
     ring = MASKED.plan({"bits": parameters["bits"]}, LAYOUT, 10)
     return plan, pack(sum((encode(ring, ROUTE, parts) for parts in made), np.zeros(1577, ring.dtype)), ring.bits)
 
 
-@pytest.mark.parametrize(("how", "parameters"), [(PLAIN, {}), (MASKED, {"bits": 23}), (ONESHOT, {"bits": 32})])
-def test_a_part_of_a_sum_is_that_of_the_whole(how: Mechanism, parameters: dict[str, Any]) -> None:
-    plan, aggregate = aggregate_of(how, parameters)
-    assert isinstance(how, OpensByParts)
-    whole = how.open(plan, aggregate, 3, None)
+@pytest.mark.parametrize(("summing", "parameters"), [(PLAIN, {}), (MASKED, {"bits": 23}), (ONESHOT, {"bits": 32})])
+def test_a_part_of_a_sum_is_that_of_the_whole(summing: Mechanism, parameters: dict[str, Any]) -> None:
+    plan, aggregate = aggregate_of(summing, parameters)
+    assert isinstance(summing, OpensByParts)
+    whole = summing.open(plan, aggregate, 3, None)
     np.testing.assert_allclose(whole, np.sum(VECTORS, axis=0), atol=plan.predicted_error)
     for start, stop in PLACES:
-        np.testing.assert_array_equal(how.open_part(plan, aggregate, 3, start, stop), whole[start:stop])
+        np.testing.assert_array_equal(summing.open_part(plan, aggregate, 3, start, stop), whole[start:stop])
     with pytest.raises(CodecError):
-        how.open_part(plan, aggregate[:-1], 3, 0, 1)
+        summing.open_part(plan, aggregate[:-1], 3, 0, 1)
 
 
 def test_values_beyond_the_bound_are_found_in_the_part_that_has_them() -> None:
@@ -68,10 +68,10 @@ def test_values_beyond_the_bound_are_found_in_the_part_that_has_them() -> None:
 
 @pytest.mark.parametrize("length", [16, 1600])
 def test_parts_of_a_contribution_check_what_the_whole_does(length: int) -> None:
-    def by_parts(how: Mechanism, plan: SumPlan, body: bytes) -> None:
-        assert isinstance(how, ChecksByParts)
+    def by_parts(summing: Mechanism, plan: SumPlan, body: bytes) -> None:
+        assert isinstance(summing, ChecksByParts)
         for start in range(0, len(body), length):
-            how.check_part(plan, ROUTE, start, body[start : start + length])
+            summing.check_part(plan, ROUTE, start, body[start : start + length])
 
     plain = PLAIN.plan({}, LAYOUT, 10)
     body = PLAIN.seal(plain, ROUTE, LAYOUT.split(VECTORS[0]), None)
@@ -112,12 +112,12 @@ def test_masks_come_off_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 LONG = one_block(Segment("v", 1_000_000, 0.1))
 
 
-@pytest.mark.parametrize(("how", "vectors_of_4_bytes"), [(PLAIN, 2), (MASKED, 1), (ONESHOT, 1.2)])
-def test_a_fold_needs_the_memory_of_its_result(how: Mechanism, vectors_of_4_bytes: float) -> None:
-    plan = how.plan({}, LONG, 10)
+@pytest.mark.parametrize(("summing", "vectors_of_4_bytes"), [(PLAIN, 2), (MASKED, 1), (ONESHOT, 1.2)])
+def test_a_fold_needs_the_memory_of_its_result(summing: Mechanism, vectors_of_4_bytes: float) -> None:
+    plan = summing.plan({}, LONG, 10)
     bodies = [(whole_route(LONG), bytes(plan.contribution_bytes(whole_route(LONG))))] * 3
-    partial = how.fold(plan, None, bodies)
-    _, peak = peak_of(lambda: how.fold(plan, partial, bodies))
+    partial = summing.fold(plan, None, bodies)
+    _, peak = peak_of(lambda: summing.fold(plan, partial, bodies))
     assert len(partial) <= peak < 4_000_000 * vectors_of_4_bytes + 1_500_000
 
 

@@ -45,11 +45,11 @@ def made_up_keyring(plan: PaillierPlan, name: str = "a key") -> Keyring:
     return Keyring(plan.mechanism, plan.parameter_id, public, secret, digest("made-up state key", name))
 
 
-def keyring_of(how: Any, plan: Any) -> Keyring | None:
+def keyring_of(summing: Any, plan: Any) -> Keyring | None:
     """A keyring where the mechanism needs one, made up where a real one takes long."""
     if isinstance(plan, PaillierPlan):
         return made_up_keyring(plan)
-    keyring: Keyring | None = how.generate_keyring(plan) if how.needs_keyring else None
+    keyring: Keyring | None = summing.generate_keyring(plan) if summing.needs_keyring else None
     return keyring
 
 
