@@ -13,7 +13,7 @@ from protocols.messages import RoundView, Schedule
 from protocols.plugins import load
 from protocols.recipes.base import Recipe
 from protocols.recipes.evaluated import Evaluated
-from protocols.sums.masked.parameters import Mode
+from protocols.sums.masked.neighbourhood import Mode
 from protocols.sums.registry import CLEAR, HIDING, mechanisms
 
 R = TypeVar("R")

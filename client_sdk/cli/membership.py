@@ -26,7 +26,7 @@ from protocols.crypto.certificates import Certificate, CertifiedRole
 from protocols.errors import CodecError, KeyringError, ParameterError
 from protocols.messages import IssuedCertificate
 from protocols.messages.base import Message
-from protocols.sums.masked.parameters import Mode
+from protocols.sums.masked.neighbourhood import Mode
 from protocols.sums.registry import mechanisms
 
 READ_ONLY: Final = Policy(

@@ -68,7 +68,7 @@ class FollowedState:
 # common were signed by one honest client: all sums of a member's data then form a chain, whose steps are
 # `min_difference` members or more. So the client also stores the first roster in which it contributed (`universe`),
 # takes part in rosters of these members only, and signs a set only if more than half of the largest possible cohort
-# had to sign it (`protocols.sums.masked.parameters.quorum`). Two sums with a member in common are then over parts of
+# had to sign it (`protocols.sums.masked.neighbourhood.quorum`). Two sums with a member in common are then over parts of
 # that member's `universe`, and more than half of it signed each.
 #
 # *The first such sum in groups* (`VectorLayout.in_groups`) releases the sum of each group. With the sums of the chain

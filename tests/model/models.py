@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from protocols.sums.masked.parameters import choose_neighbourhood, corrupt_clients, quorum
+from protocols.sums.masked.neighbourhood import choose_neighbourhood, corrupt_clients, quorum
 from protocols.sums.oneshot.plan import OneshotParameters
 
 _FOLDER: Final = Path(__file__).parent

@@ -19,7 +19,7 @@ from protocols.errors import CodecError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.messages import TaskView
 from protocols.sums.groups import split_clients, use_groups
-from protocols.sums.masked.parameters import Mode, choose_neighbourhood, quorum
+from protocols.sums.masked.neighbourhood import Mode, choose_neighbourhood, quorum
 from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.possible import require_possible
 from protocols.sums.registry import mechanism as mechanism_of

@@ -18,7 +18,8 @@ from protocols.crypto.keys import digest
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
 from protocols.sums.masked import client, server
 from protocols.sums.masked.masks import add_masks, mask_context, pair_secret, seed_commitment
-from protocols.sums.masked.parameters import ClientPolicy, Mode, choose_neighbourhood
+from protocols.sums.masked.neighbourhood import Mode, choose_neighbourhood
+from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.plan import RoundContext, make_plan, model_digest
 from protocols.sums.masked.roster import RosterEntry, neighbours, open_handout
 from protocols.sums.masked.run import MaskedRun

@@ -27,16 +27,8 @@ from protocols.sums.base import COUNT_BYTES, Blocks, Buffer, SumPlan
 from protocols.sums.group_sums import split_groups
 from protocols.sums.groups import MIN_CLIENTS, require_groups, trust_of_groups
 from protocols.sums.masked import wire
-from protocols.sums.masked.parameters import (
-    FEWEST_BITS,
-    MOST_CLIENTS,
-    MaskedParameters,
-    Mode,
-    Neighbourhood,
-    choose_neighbourhood,
-    quorum,
-    upload_bytes,
-)
+from protocols.sums.masked.neighbourhood import MOST_CLIENTS, Mode, Neighbourhood, choose_neighbourhood, quorum
+from protocols.sums.masked.parameters import FEWEST_BITS, MaskedParameters, upload_bytes
 from protocols.sums.ring import RingMechanism, RingPlan, encode_vector, require_fit
 from protocols.sums.wire import (
     GROUP,

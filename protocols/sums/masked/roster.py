@@ -30,7 +30,7 @@ from protocols.sums.base import Buffer
 from protocols.sums.groups import MIN_CLIENTS, split_clients
 from protocols.sums.masked import wire
 from protocols.sums.masked.masks import seed_commitment
-from protocols.sums.masked.parameters import Neighbourhood
+from protocols.sums.masked.neighbourhood import Neighbourhood
 from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.wire import ADVERTISEMENT_BYTES, ENTRY_LENGTHS, Advertisement, decode_advertisement
 

@@ -22,7 +22,7 @@ from protocols.errors import AtFaultError, CodecError, ContributionError, Thresh
 from protocols.sums.base import Buffer
 from protocols.sums.masked import wire
 from protocols.sums.masked.masks import Mask, add_masks, mask_context, pair_secret
-from protocols.sums.masked.parameters import corrupt_clients
+from protocols.sums.masked.neighbourhood import corrupt_clients
 from protocols.sums.masked.plan import RoundContext
 from protocols.sums.masked.roster import Roster, signed_survivors, verify_advertisement
 from protocols.sums.masked.shares import (

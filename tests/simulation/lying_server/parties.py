@@ -33,7 +33,8 @@ from protocols.messages import OrganiserPin
 from protocols.messages import Schedule as TaskSchedule
 from protocols.recipes.base import Contribution, ModelState, RoundSpec
 from protocols.recipes.registry import recipe
-from protocols.sums.masked.parameters import MaskedParameters, Neighbourhood
+from protocols.sums.masked.neighbourhood import Neighbourhood
+from protocols.sums.masked.parameters import MaskedParameters
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, model_digest
 from protocols.sums.masked.roster import RosterEntry, sign_advertisement
 from tests.simulation.lying_server.schedule import SUMS, Attempt, Invention, Task

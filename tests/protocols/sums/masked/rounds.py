@@ -15,7 +15,8 @@ from protocols.crypto.certificates import Certificate, certify, check_certificat
 from protocols.crypto.sealing import SealingKey
 from protocols.errors import CertificateError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout
-from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, Mode, Neighbourhood
+from protocols.sums.masked.neighbourhood import Mode, Neighbourhood
+from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters
 from protocols.sums.masked.plan import MaskedPlan, RoundContext, model_digest
 from protocols.sums.masked.roster import RosterEntry
 from protocols.sums.masked.run import MaskedRun

@@ -22,7 +22,8 @@ from protocols.crypto.sealing import SealingKey
 from protocols.errors import HushRecError, ParameterError, RefusalError, ThresholdError
 from protocols.sums.masked import client, server, shamir
 from protocols.sums.masked.masks import add_masks, is_mask_secret, mask_context, pair_secret, seed_commitment
-from protocols.sums.masked.parameters import ClientPolicy, choose_neighbourhood
+from protocols.sums.masked.neighbourhood import choose_neighbourhood
+from protocols.sums.masked.parameters import ClientPolicy
 from protocols.sums.masked.roster import Roster, make_roster
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.shares import (

@@ -14,7 +14,8 @@ from protocols.layout import REPEATED_HELD_OUT, REPEATED_ROWS, TRAINED, Block, S
 from protocols.sums.ckks.mechanism import CKKS
 from protocols.sums.groups import TAU, advised_cohort
 from protocols.sums.masked import client, server
-from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, corrupt_clients
+from protocols.sums.masked.neighbourhood import corrupt_clients
+from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters
 from protocols.sums.masked.plan import MASKED, MaskedPlan, encode, make_plan
 from protocols.sums.masked.roster import RosterEntry, open_roster
 from protocols.sums.masked.run import MaskedRun, run_masked_sum

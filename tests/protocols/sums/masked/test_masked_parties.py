@@ -24,7 +24,8 @@ from protocols.layout import Route, whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.base import OneMessage, SumPlan
 from protocols.sums.masked import client, server
-from protocols.sums.masked.parameters import MaskedParameters, Mode
+from protocols.sums.masked.neighbourhood import Mode
+from protocols.sums.masked.parameters import MaskedParameters
 from protocols.sums.masked.plan import MASKED, MaskedMechanism, MaskedPlan, encode, make_plan
 from protocols.sums.masked.roster import (
     neighbours,

@@ -16,7 +16,7 @@ from protocols.errors import (
     ThresholdError,
 )
 from protocols.sums.masked import client, server, wire
-from protocols.sums.masked.parameters import corrupt_clients
+from protocols.sums.masked.neighbourhood import corrupt_clients
 from protocols.sums.masked.plan import MASKED
 from protocols.sums.masked.roster import (
     Roster,

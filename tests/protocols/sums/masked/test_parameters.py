@@ -17,16 +17,8 @@ from numpy.typing import NDArray
 from protocols.crypto.random import permutation
 from protocols.errors import ParameterError
 from protocols.layout import REPEATED_ROWS
-from protocols.sums.masked.parameters import (
-    ClientPolicy,
-    MaskedParameters,
-    Mode,
-    Neighbourhood,
-    choose_neighbourhood,
-    corrupt_clients,
-    quorum,
-    upload_bytes,
-)
+from protocols.sums.masked.neighbourhood import Mode, Neighbourhood, choose_neighbourhood, corrupt_clients, quorum
+from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters, upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.masked.roster import neighbours
 from tests.protocols.sums.masked.rounds import LAYOUT
