@@ -140,6 +140,7 @@ figure(
     ">= 1.05",
     "NDCG@20 with the sum of next items / of the best central EASE",
 )
+figure("sasrec.ml-100k.next.over_sasrec", "", ">= 0.95", "NDCG@20 with the sum of next items / of tuned SASRec")
 figure("next_item.ml-100k.shuffled.gain", "", "<= 0.02", "what the sum adds to NDCG@20 where times are shuffled")
 figure("next_item.{d}.member", what="area under the curve of members by what follows what, {d}", d=_TRACED)
 figure("next_item.{d}.member_iterations", what="the same by the iterations, {d}", d=_TRACED)

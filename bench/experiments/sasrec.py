@@ -3,19 +3,19 @@
     .venv/bin/pip install torch
     .venv/bin/python -m bench.experiments.sasrec --data-dir DATA [--only SET] [--seeds N] [--json FILE]
 
-The model and the paper's loss are those of `examples/sasrec_torch`, trained in one place on all users' items in the
-order of their times (of one time in a random order). Dropout, negatives and the epoch are chosen on validation rows by
-NDCG@20 over all items. Beside it, on the same rows, the recommended `privirec-k` with its sum of next items. Figures
-are means of the seeds.
+The model is that of `examples/sasrec_torch`, trained in one place on all users' items in the order of their times (of
+one time in a random order), with the paper's loss or with that of `bench.experiments.all_items`. The setting and the
+epoch are chosen on validation rows of the first seed by NDCG@20 over all items. Beside it, on the same rows, the
+recommended `privirec-k` with its sum of next items. Figures are means of the seeds.
 """
 
 from __future__ import annotations
 
 import argparse
 from contextlib import suppress
-from itertools import product
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +27,30 @@ from bench.next_item import trained
 from client_sdk.lab.data.interactions import Interactions
 from client_sdk.lab.measures import OneHeldOut
 
-if TYPE_CHECKING:  # what needs PyTorch
-    from examples.sasrec_torch.sasrec import Settings
+Arrays = dict[str, NDArray[np.float32]]
 
-    Arrays = dict[str, NDArray[np.float32]]
 
-_GRID: Final = tuple(product((0.2, 0.5), (1, 8)))
-"""Dropout, and negatives of each position."""
-_DIM: Final = 64
-_LENGTH: Final = 50
-_STEP: Final = 10
+@dataclass(frozen=True)
+class Way:
+    """A setting of the model and of its training. negatives: drawn for each position; 0 for the loss over all items."""
+
+    dim: int = 64
+    length: int = 50
+    dropout: float = 0.5
+    negatives: int = 0
+    rate: float = 1e-3
+
+
+GRID: Final = (
+    Way(dropout=0.2, negatives=1),
+    Way(),
+    Way(rate=3e-3),
+    Way(dropout=0.3, rate=3e-3),
+    Way(length=200, dropout=0.3, rate=3e-3),
+    Way(dim=128, length=100, rate=2e-3),
+)
+"""To choose from, on validation rows."""
+_STEP: Final = 2
 _PATIENCE: Final = 4
 _MOST_EPOCHS: Final = 200
 
@@ -55,12 +69,15 @@ def histories_of(train: Interactions, seed: int) -> list[NDArray[np.int64]]:
     return [own.astype(np.int64) for own in np.split(train.items[order], ends)]
 
 
-def curve(split: OneHeldOut, settings: Settings, epochs: int, seed: int, step: int) -> dict[int, dict[str, float]]:
+def curve(split: OneHeldOut, way: Way, epochs: int, seed: int, step: int) -> dict[int, dict[str, float]]:
     """Return the metrics after every `step` epochs, until they get no better; only after the last one if that is it."""
-    from examples.sasrec_torch.sasrec import SASRecLearner, train_centrally
+    from bench.experiments.all_items import OfAllItemsLearner
+    from examples.sasrec_torch.sasrec import SASRecLearner, Settings, train_centrally
 
     train, found, best = split.data.train, dict[int, dict[str, float]](), list[int]()
-    histories, learner = histories_of(train, seed), SASRecLearner(train.n_items, settings)
+    settings = Settings(way.dim, length=way.length, dropout=way.dropout, negatives=way.negatives or 1)
+    histories = histories_of(train, seed)
+    learner = (SASRecLearner if way.negatives else OfAllItemsLearner)(train.n_items, settings, seed)
 
     def on_epoch(number: int, arrays: Arrays) -> None:
         if number % step:
@@ -68,34 +85,29 @@ def curve(split: OneHeldOut, settings: Settings, epochs: int, seed: int, step: i
         scores = split.measured(lambda users: learner.scores(arrays, [histories[user] for user in users]))
         found[number] = dict(scores.values)
         best.append(max(found, key=lambda one: found[one]["NDCG@20 full"]))
-        say(f"{settings.dropout}, {settings.negatives}, epoch {number}: {found[number]['NDCG@20 full']:.4f}")
+        say(f"{way}, epoch {number}: {found[number]['NDCG@20 full']:.4f}")
         if best.count(best[-1]) > _PATIENCE:
             raise _Enough
 
     with suppress(_Enough):
-        train_centrally(learner, [own for own in histories if own.size > 1], epochs, on_epoch, 1e-3, seed)
+        train_centrally(learner, [own for own in histories if own.size > 1], epochs, on_epoch, way.rate, seed)
     return found
 
 
 def measure(options: argparse.Namespace) -> dict[str, Figure]:
-    from examples.sasrec_torch.sasrec import Settings
-
     data_dir, name = options.data_dir or Path("data"), options.only
-    grid = _GRID[:1] if options.quick else _GRID
-    chosen, most, epochs = grid[0], 0.0, _STEP
-    for dropout, negatives in grid:
-        settings = Settings(_DIM, length=_LENGTH, dropout=dropout, negatives=negatives)
-        values = curve(split_of(name, data_dir, 0, True), settings, _MOST_EPOCHS, 0, _STEP)
+    chosen, most, epochs = GRID[0], 0.0, _STEP
+    for way in GRID[: 1 if options.quick else None]:
+        values = curve(split_of(name, data_dir, 0, True), way, _MOST_EPOCHS, 0, _STEP)
         best = max(values, key=lambda one: values[one]["NDCG@20 full"])
         if values[best]["NDCG@20 full"] > most:
-            chosen, most, epochs = (dropout, negatives), values[best]["NDCG@20 full"], best
+            chosen, most, epochs = way, values[best]["NDCG@20 full"], best
     say(f"chosen: {chosen}, {epochs} epochs")
     found: dict[str, list[float]] = {}
     for seed in range(1 if options.quick else options.seeds):
         split = split_of(name, data_dir, seed)
-        settings = Settings(_DIM, length=_LENGTH, dropout=chosen[0], negatives=chosen[1])
         both = {
-            "sasrec": curve(split, settings, epochs, seed, epochs)[epochs],
+            "sasrec": curve(split, chosen, epochs, seed, epochs)[epochs],
             "next": split.measured(trained(split.data.train, seed, {})).values,
         }
         for arm, metrics in both.items():

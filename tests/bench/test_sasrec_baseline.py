@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.experiments.sasrec import curve, histories_of
+from bench.experiments.sasrec import Way, curve, histories_of
 from client_sdk.lab.data.interactions import Interactions, leave_one_out
 from client_sdk.lab.measures import OneHeldOut
 from tests.support.needs import required
@@ -34,10 +34,9 @@ def test_histories_are_in_the_order_of_their_times(data: Interactions) -> None:
     assert all(((np.diff(own) % ITEMS) == 1).all() and own.size == LENGTH for own in found)
 
 
-def test_what_follows_is_learned(data: Interactions) -> None:
+@pytest.mark.parametrize("negatives", [0, 4], ids=["of all items", "of drawn negatives"])
+def test_what_follows_is_learned(data: Interactions, negatives: int) -> None:
     required("torch")
-    from examples.sasrec_torch.sasrec import Settings
-
     split = OneHeldOut(leave_one_out(data, 0), None)
-    values = curve(split, Settings(32, length=8, dropout=0.1, negatives=4), 60, 0, 60)
+    values = curve(split, Way(32, length=8, dropout=0.1, negatives=negatives), 60, 0, 60)
     assert values[60]["NDCG@20 full"] > 0.8
