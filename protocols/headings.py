@@ -14,10 +14,10 @@ from typing import Final, Literal
 
 from protocols.errors import ParameterError
 
-Role = Literal["user", "item", "rating", "time", "quantity", "title", "labels"]
+ColumnRole = Literal["user", "item", "rating", "time", "quantity", "title", "labels"]
 """What a column is read as."""
 
-_USUAL: Final[dict[Role, str]] = {
+_USUAL: Final[dict[ColumnRole, str]] = {
     "user": (
         "user userid uid useridx iduser reviewer reviewerid customer customerid customernumber customerno "
         "customeremail customeruniqueid customeruserid custid idcustomer client clientid idclient numclient "
@@ -51,7 +51,7 @@ _USUAL: Final[dict[Role, str]] = {
     "catégorie",
 }  # fmt: skip
 """Headings of each role in plain form, the one to prefer first."""
-_ROLES: Final[dict[str, Role]] = {heading: role for role, text in _USUAL.items() for heading in text.split()}
+_ROLES: Final[dict[str, ColumnRole]] = {heading: role for role, text in _USUAL.items() for heading in text.split()}
 _RANKS: Final = {heading: rank for text in _USUAL.values() for rank, heading in enumerate(text.split())}
 _MORE_GENERAL: Final = {"parentasin": "asin", "customeruniqueid": "customerid"}
 """A heading -> one beside it that names the same thing more finely: Amazon's items of 2023, Olist's customers."""
@@ -62,18 +62,18 @@ def plain_heading(heading: str) -> str:
     return re.sub(r"[\W_]", "", heading.strip().lower().partition(":")[0])
 
 
-def recognise(heading: str) -> Role | None:
+def recognise(heading: str) -> ColumnRole | None:
     """Return what a usual heading stands for; None for any other."""
     return _ROLES.get(plain_heading(heading))
 
 
-def columns_of(headings: Sequence[str]) -> Mapping[Role, int]:
+def columns_of(headings: Sequence[str]) -> Mapping[ColumnRole, int]:
     """Return the number of each role's column.
 
     Of several times and ratings the usual one is taken, such as `timestamp` before `date`. Raises `ParameterError` if
     two columns could be the user or the item, or have one heading: nobody but their author knows which.
     """
-    found: dict[Role, int] = {}
+    found: dict[ColumnRole, int] = {}
     plain = [plain_heading(heading) for heading in headings]
     finer = {_MORE_GENERAL[heading] for heading in plain if heading in _MORE_GENERAL}
     for place, heading in enumerate(plain):

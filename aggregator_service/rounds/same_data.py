@@ -33,7 +33,7 @@ from protocols.privacy.differencing import Allowed, Isolating, TooComplex, judge
 
 
 @dataclass(frozen=True)
-class TooSimilar:
+class RefusedSum:
     """The round's sum must not be released."""
 
     reason: str
@@ -45,7 +45,7 @@ class TooSimilar:
 
 def retire_if_too_similar(
     session: Session, task: TaskRow, round_: RoundRow, present: StagePart = "contribute"
-) -> TooSimilar | None:
+) -> RefusedSum | None:
     """Judge the survivors of a round whose collecting is over beside those of earlier sums. None: it may be released.
 
     All sums of class `once` and `repeated` over the same data are judged together: of the task, and of all tasks with
@@ -67,7 +67,7 @@ def retire_if_too_similar(
     of_groups = f"{least} are needed, so that {schedule.min_clients} clients of each group of the first sum are left"
     if frozen is not None and len(survivors) < least:
         reason = f"{len(survivors)} clients contributed, and {of_groups}: nothing is released, {len(frozen)} remain"
-        return TooSimilar(reason, len(frozen), counts=True)
+        return RefusedSum(reason, len(frozen), counts=True)
     earlier = _summed_over_same_data(session, task, round_)
     verdict = judge(earlier, survivors.keys(), threshold, os.urandom(SEED_BYTES))
     if isinstance(verdict, Allowed):
@@ -77,7 +77,7 @@ def retire_if_too_similar(
             "cannot compute what this sum reveals together with earlier sums over the same data, so nothing is "
             f"released: {verdict.reason}"
         )
-        return TooSimilar(reason, len(survivors), counts=True)
+        return RefusedSum(reason, len(survivors), counts=True)
     staying = {client for key, client in survivors.items() if key not in verdict.leave_out}
     if isinstance(verdict, Isolating):
         fault = (
@@ -92,13 +92,13 @@ def retire_if_too_similar(
     if frozen is not None and len(staying) < least:
         reason = f"{fault}: nothing is released. If as many left, {len(staying)} would remain, and {of_groups}"
         is_absent = not set(frozen).issubset(survivors.values())  # if nobody is, the next round would be the same
-        return TooSimilar(reason, len(frozen if is_absent else staying), counts=True)
+        return RefusedSum(reason, len(frozen if is_absent else staying), counts=True)
     leaving = set(session.scalars(clients_with(round_.id, "asked"))) - staying
     update_clients(session, leaving, left_data_in=round_.number)  # of every sum of class `once` or `repeated`
     able = able_members(session, task, plan.recipe.device_groups, sum_class, round_.sum_index)
     remaining = sum(able) if frozen is None else len(staying)
     reason = f"{fault}: nothing is released, {len(leaving)} clients leave such sums, {remaining} remain"
-    return TooSimilar(reason, remaining)
+    return RefusedSum(reason, remaining)
 
 
 _BEFORE_RELEASE: Final = (RoundState.FOLDING, RoundState.CONFIRMING, RoundState.UNMASKING)

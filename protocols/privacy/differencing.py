@@ -78,10 +78,10 @@ class TooComplex:
     reason: str
 
 
-Verdict = Allowed | TooSimilar | Isolating | TooComplex
+Judgement = Allowed | TooSimilar | Isolating | TooComplex
 
 
-def judge(earlier: Iterable[Collection[str]], survivors: AbstractSet[str], threshold: int, seed: bytes) -> Verdict:
+def judge(earlier: Iterable[Collection[str]], survivors: AbstractSet[str], threshold: int, seed: bytes) -> Judgement:
     """Return whether the sum over `survivors` may be released after the sums over the `earlier` sets of the same task.
 
     Two sets may be equal, or differ by `threshold` clients or more (symmetric difference). No combination of the new

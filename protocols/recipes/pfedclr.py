@@ -50,10 +50,10 @@ from protocols.recipes.registry import RecipeEntry
 from protocols.recipes.rows import FactorModel
 
 _START: Final = bytes(32)
-Variant = Literal["af", "cf", "clr", "fedmf"]
+Method = Literal["af", "cf", "clr", "fedmf"]
 """What is trained in step 1 / step 2. clr: Q / p, A, B. cf: Q / p, W. af: p, Q / W. fedmf: p, Q / nothing."""
-
-Start = Literal["own", "shared"]  # how clients initialise p and B: each with its own draw, or all with the same values
+Initial = Literal["own", "shared"]
+"""How clients initialise p and B: each with its own draw, or all with the same values."""
 
 
 class PFedCLRParameters(BiasedParameters, WeightedParameters):
@@ -64,9 +64,9 @@ class PFedCLRParameters(BiasedParameters, WeightedParameters):
         default=1.0,
         description="Bound on each entry of a client's change of the item factors; larger entries are clipped.",
     )
-    variant: Variant = Field(default="clr", description="The full method, clr, or an ablation: cf, af or fedmf.")
+    variant: Method = Field(default="clr", description="The full method, clr, or an ablation: cf, af or fedmf.")
     rank: int = Field(default=2, ge=1, description="Rank of the personal change A B; used by variant clr only.")
-    start: Start = Field(default="shared", description="Initial p and B: the same for all clients, or each its own.")
+    start: Initial = Field(default="shared", description="Initial p and B: the same for all clients, or each its own.")
     buffer_learning_rate: float | None = Field(
         default=None, gt=0, le=100, description="Step size of the personal change of the items; unset: the client's."
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocols.errors import ParameterError
-from protocols.headings import Role
+from protocols.headings import ColumnRole
 
-ROLES: Final[tuple[Role, ...]] = ("user", "item", "rating", "time", "quantity")
+ROLES: Final[tuple[ColumnRole, ...]] = ("user", "item", "rating", "time", "quantity")
 
 NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _MONTH: Final = r"(Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*"

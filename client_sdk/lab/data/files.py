@@ -27,7 +27,7 @@ from client_sdk.lab.data.layouts import Layout, layout_of
 from client_sdk.lab.data.roles import unclear
 from protocols.catalogue import Catalogue
 from protocols.errors import ParameterError, missing_extra
-from protocols.headings import Role, columns_of, small_table
+from protocols.headings import ColumnRole, columns_of, small_table
 
 if TYPE_CHECKING:
     from client_sdk.lab.data.tables import TableRows
@@ -185,7 +185,7 @@ def _described(rows: TableRows, found: Interactions) -> DataFile:
 
 def _require_repeated(rows: TableRows, found: Interactions) -> None:
     """Raise `DataError` if nearly every row has another user, or another item: such ids are of rows, or of orders."""
-    degrees_of: dict[Role, NDArray[np.int64]] = {"user": found.user_degrees(), "item": found.item_degrees()}
+    degrees_of: dict[ColumnRole, NDArray[np.int64]] = {"user": found.user_degrees(), "item": found.item_degrees()}
     for role, degrees in degrees_of.items():
         count = int(np.count_nonzero(degrees))
         if rows.count >= _MANY and count > _MOST_IDS * rows.count:
@@ -309,8 +309,8 @@ def read_titles(path: Path) -> dict[int, str]:
 
 
 def _rows(
-    path: Path, first: Role, others: Sequence[Role], is_needed: bool = False
-) -> tuple[list[Role], list[tuple[int, list[str]]]]:
+    path: Path, first: ColumnRole, others: Sequence[ColumnRole], is_needed: bool = False
+) -> tuple[list[ColumnRole], list[tuple[int, list[str]]]]:
     """Return `first` and those of the `others` that have columns, the number of each line and its fields in these.
 
     A file with a single column of numbers does not need a header, unless all columns are needed.

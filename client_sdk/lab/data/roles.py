@@ -17,10 +17,10 @@ from client_sdk.lab.data.columns import DATE, LEAST_TIME, LISTS, NO_VALUE, NUMBE
 from client_sdk.lab.data.interactions import DataError
 from client_sdk.lab.data.layouts import Layout
 from protocols.errors import ParameterError
-from protocols.headings import Role, columns_of, plain_heading, recognise
+from protocols.headings import ColumnRole, columns_of, plain_heading, recognise
 
-Roles = dict[Role, int]
-"""Role -> number of the column, from 0. It always has user and item."""
+Roles = dict[ColumnRole, int]
+"""Role of a column -> its number, from 0. It always has user and item."""
 _SHOWN: Final = 10  # headings in an error
 _ROWS: Final = 3  # rows in an error
 
@@ -132,7 +132,7 @@ def _kind(fields: Sequence[str]) -> str:
 
 
 _RANK: Final = {"id": 0, "rating": 1, "value": 2, "row": 2, "time": 3}  # of kinds, for what could be an id
-_HINTS: Final[dict[Role, str]] = {
+_HINTS: Final[dict[ColumnRole, str]] = {
     "user": "user|customer|kunde|member|client|buyer|visitor|mail|uid|steamid|profilename|household|account|session|"
     "order_?id|basket",
     "item": "item|product|sku|article|artikel|movie|film|song|track|book|game|app|asin|shop|merchant|place|joke|beerid|"

@@ -24,7 +24,7 @@ from client_sdk.lab.data.columns import GUESTS, NO_VALUE, NUMBER, Columns
 from client_sdk.lab.data.interactions import DataError, Duplicates, Interactions
 from client_sdk.lab.data.layouts import Layout
 from client_sdk.lab.data.roles import Roles, marks_of, require_taken, roles_of
-from protocols.headings import Role
+from protocols.headings import ColumnRole
 
 LONGEST_FIELD: Final = 255  # bytes
 _LARGEST: Final = {"rating": float(np.finfo(np.float32).max), "time": 2.0**62, "quantity": 2.0**31}
@@ -40,8 +40,8 @@ _UNIT: Final = "\x1f"  # ASCII's unit separator stands for `::`, because polars 
 _FORMS_OF: Final = (str, str.upper, str.title)
 _MISSING: Final = [form(text) for text in NO_VALUE for form in _FORMS_OF] + ["NaN", "N/A", "<NA>"]
 _NOBODY: Final = _MISSING + [form(text) for text in GUESTS for form in _FORMS_OF]
-_IDS: Final[tuple[Role, ...]] = ("user", "item")
-_NUMBERS: Final[tuple[Role, ...]] = ("quantity", "rating", "time")
+_IDS: Final[tuple[ColumnRole, ...]] = ("user", "item")
+_NUMBERS: Final[tuple[ColumnRole, ...]] = ("quantity", "rating", "time")
 _NO_ID: Final = r"""^(\[\s*(["'\d\[{-].*)?\]|\{\s*".*\})$"""  # of JSON
 _SHORTENED: Final = r"^\d([.,]\d{1,9})?E\+\d\d$"  # of articles' numbers (EAN) many have the same
 _NO_INTEGER: Final = "must be a whole number of at least 0, got {}"
@@ -62,7 +62,9 @@ class TableRows:
     roles: Roles
     why: str
     integer_ids: bool = False
-    categories: dict[Role, pl.Categories] = field(default_factory=lambda: {r: pl.Categories.random() for r in _IDS})
+    categories: dict[ColumnRole, pl.Categories] = field(
+        default_factory=lambda: {r: pl.Categories.random() for r in _IDS}
+    )
     """Number the ids; files that share them can be numbered together."""
     itemless: Sequence[int] = ()
     """Users of lists without items."""
@@ -73,14 +75,14 @@ class TableRows:
     """Line, column and fault of the first rows that were not, of `bad` rows in all."""
     dates: bool | None = None
     """Whether times are dates, in microseconds; None before the first."""
-    ids: dict[Role, list[pl.Series]] = field(default_factory=dict)
-    _numbers: dict[Role, list[NDArray[Any]]] = field(default_factory=dict)
+    ids: dict[ColumnRole, list[pl.Series]] = field(default_factory=dict)
+    _numbers: dict[ColumnRole, list[NDArray[Any]]] = field(default_factory=dict)
     _formats: tuple[str, ...] = ()
 
     def add(self, frame: pl.DataFrame, lines: Lines) -> None:
         """Add the next rows: a column of text for each role."""
-        good, values = np.ones(frame.height, dtype=bool), dict[Role, pl.Series]()
-        faults: dict[int, tuple[Role, str]] = {}
+        good, values = np.ones(frame.height, dtype=bool), dict[ColumnRole, pl.Series]()
+        faults: dict[int, tuple[ColumnRole, str]] = {}
         for role in self.roles:
             values[role], problem = self._read(role, frame[role])
             wrong = values[role].is_null().to_numpy() & good
@@ -99,22 +101,22 @@ class TableRows:
                 self._numbers.setdefault(role, []).append(kept.to_numpy())
         self.count += int(np.count_nonzero(good))
 
-    def categorical(self, role: Role, values: pl.Series) -> pl.Series:
+    def categorical(self, role: ColumnRole, values: pl.Series) -> pl.Series:
         """Return ids as text of which each is kept once."""
         return values.cast(pl.String).cast(pl.Categorical(self.categories[role]))
 
-    def leave_out(self, line: int, problem: str, role: Role | None = None) -> None:
+    def leave_out(self, line: int, problem: str, role: ColumnRole | None = None) -> None:
         """Count a row that cannot be read."""
         self.bad += 1
         if len(self.left_out) < _LISTED:
             self.left_out.append(DataError(problem, self.path, line, None if role is None else self.column(role)))
 
-    def column(self, role: Role) -> str:
+    def column(self, role: ColumnRole) -> str:
         """Return the name of a role's column, for errors."""
         place, header = self.roles[role], self.layout.header
         return f"{place if header is None else repr(header[place])} ({role})"
 
-    def _read(self, role: Role, texts: pl.Series) -> tuple[pl.Series, str]:
+    def _read(self, role: ColumnRole, texts: pl.Series) -> tuple[pl.Series, str]:
         """Return the values of a column, null where they cannot be read, and why they could not."""
         if role in _IDS:
             return self._read_ids(role, texts)
@@ -124,7 +126,7 @@ class TableRows:
         kind = pl.Float32 if role == "rating" else pl.Float64
         return _without(numbers, numbers.abs() > _LARGEST[role]).cast(kind), "is not a number: {}"
 
-    def _read_ids(self, role: Role, texts: pl.Series) -> tuple[pl.Series, str]:
+    def _read_ids(self, role: ColumnRole, texts: pl.Series) -> tuple[pl.Series, str]:
         if all(part.dtype.is_integer() for part in self.ids.get(role, ())[-1:]):
             numbers = texts.cast(pl.Int64, strict=False)
             if not numbers.null_count() and (numbers.cast(pl.String) == texts).all():
@@ -174,18 +176,18 @@ class TableRows:
             f"--columns {shlex.quote(left)}", self.path, None, self.column("time"),
         )  # fmt: skip
 
-    def name(self, role: Role) -> int | str:
+    def name(self, role: ColumnRole) -> int | str:
         """Return the heading of a role's column; its number if there is none, or another of that name."""
         place, header = self.roles[role], self.layout.header
         return place if header is None or header.count(header[place]) > 1 else header[place]
 
-    def numbers(self, role: Role) -> NDArray[Any] | None:
+    def numbers(self, role: ColumnRole) -> NDArray[Any] | None:
         """Return the ratings, float32 (rows,), or times, int64 (rows,), which are given up; None without them."""
         parts = self._numbers.pop(role, None)
         return None if parts is None else np.concatenate(parts)
 
 
-def _numbered(files: Sequence[TableRows], role: Role) -> tuple[NDArray[np.str_], list[NDArray[np.int32]]]:
+def _numbered(files: Sequence[TableRows], role: ColumnRole) -> tuple[NDArray[np.str_], list[NDArray[np.int32]]]:
     """Return the distinct ids of all files as text, and the number of each row's, int32 (rows,) for each file.
 
     Integers are in their order, text in that of its characters. The ids of the files are given up.
@@ -241,7 +243,7 @@ def interactions_of(files: Sequence[TableRows], duplicates: Duplicates) -> list[
     return found
 
 
-def _fault(role: Role, text: str | None, problem: str) -> str:
+def _fault(role: ColumnRole, text: str | None, problem: str) -> str:
     plain = (text or "").strip()
     if not plain:
         return f"the {role} is {'missing' if text is None else 'empty'}"
