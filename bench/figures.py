@@ -180,7 +180,10 @@ figure("robust.*.colr-anew.groups5.aimed.1.share", what="the same, groups drawn 
        always=False)  # fmt: skip
 figure("robust.*.counts.*.aimed.*.share", what="the same, ranked by summed counts", always=False)
 figure("robust.*.{r}.*.{lie}.ndcg20", what="NDCG@20, {r}, {lie}",
-       always=False, r=_PRIVIREC, lie=("none.0", "noise.1"))  # fmt: skip
+       always=False, r=_PRIVIREC, lie=("none.0", "noise.1", "flood.1"))  # fmt: skip
+figure("degrees.*.groups{g}.gain", what="area by the degrees of {g} groups, less that by all", always=False, g=(3, 5))
+figure("robust.*.{r}.checked.{lie}.refused", what="sizes with which a sum is refused, {r}, {lie}",
+       always=False, r=_PRIVIREC, lie=("noise.1", "flood.1"))  # fmt: skip
 _NOISY: Final = ("colr", "privirec-k")
 figure("privacy_cost.{r}.cpu_ratio", "", "<= 1.3", "client's time for a round, noise / no noise, {r}", r=_NOISY)
 figure(

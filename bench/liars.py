@@ -1,8 +1,8 @@
 """Clients that lie: what they add to sums, and what the defences make of it (measured by `bench.robust`).
 
 A liar knows everything: all contributions, the groups, the rule, and what will be measured. Its sizes are those with
-the largest share (`noise`: the lowest NDCG) among a few, up to the most that the defence lets through; it stays within
-tau. Liars are in different groups. Where each group has one, all move alike, and only the check is left.
+the largest share (`noise` and `flood`: the lowest NDCG) among a few, up to the most that the defence lets through; it
+stays within tau. Liars are in different groups. Where each group has one, all move alike, and only the check is left.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class Defence:
 class Lie:
     """kind: see `bench.robust`. size: factor of the most that passes, or of a usual size where nothing is
     checked. tilt: share of the promoted item in b. always: whether so many liars are in every round, whoever's turn.
-    degrees: see `bench.robust.DEGREES`."""
+    degrees: see `bench.robust.DEGREES`. rank: of what a `flood` adds to P, in counts its number of cliques; 0: all
+    pairs alike."""
 
     kind: str
     liars: int
@@ -75,6 +76,7 @@ class Lie:
     tilt: float = 0.5
     always: bool = False
     degrees: float = 0.0
+    rank: int = 0
 
 
 @dataclass
@@ -266,20 +268,28 @@ class Lied(Federation):
         """Return a sum of counted pairs with the lie: whole numbers of at most all clients, as checked.
 
         Of pairs of the promoted item it has as many as pass, which count as the smaller degree, or, with a `tilt`, as
-        many as an item would have that all clients like alike.
+        many as an item would have that all clients like alike. Noise and floods are within the smaller degree.
         """
         lie, target, own = self.liars.lie, self.case.target, state_as(self.state, PriviRecState)
         kept = recipe.kept(own)
         upper, (start, stop) = np.triu_indices(kept.size), recipe.span_of_pairs(spec.sum_index, kept.size)
         first, second = kept[upper[0][start:stop]], kept[upper[1][start:stop]]
+        most = np.minimum(own.item_degrees[first], own.item_degrees[second])
         if lie.kind == "noise":
-            return np.rint(total + self.liars.rng.uniform(0.0, 1.0, total.size) * (clients - total))
+            return np.rint(np.minimum(total + lie.size * self.liars.rng.uniform(0.0, 1.0, total.size) * most, clients))
+        if lie.kind == "flood":
+            clique = self._drawn().integers(0, max(1, lie.rank), recipe.parameters.items)
+            return np.rint(np.minimum(total + lie.size * most * (clique[first] == clique[second]), clients))
         if lie.kind == "within":
             profile = self._profile(recipe.parameters.items)
             return np.minimum(total + lie.liars * profile[first] * profile[second], clients)
         others = own.item_degrees[np.where(first == target, second, first)]
         alike = np.rint(lie.tilt * others * np.sqrt(own.item_degrees[target] / clients)) if lie.tilt else clients
         return np.where((first == target) | (second == target), np.maximum(total, alike), total)
+
+    def _drawn(self) -> np.random.Generator:
+        """Return what a flood is drawn from, which is the same in all sums."""
+        return np.random.default_rng([self.liars.seed, 13])
 
     def _profile(self, items: int) -> Floats:
         """Return a list of the usual length: the promoted item and the most popular ones."""
@@ -296,16 +306,19 @@ class Lied(Federation):
         profile = self._profile(recipe.parameters.items)[kept]
         if kind == "lists":
             return profile * profile.sum() if lie.kind == "within" else None
+        basis = recipe.basis_before(own, spec)[kept].astype(np.float64)
+        has, _ = places_of(recipe.widths(own)[0])
+        if lie.kind == "noise":
+            return self.liars.rng.standard_normal(int(has.sum()))
+        if lie.kind == "flood":
+            rows = self._drawn().standard_normal((kept.size, lie.rank))
+            return (rows @ (rows.T @ basis))[:, : has.shape[1]][has]
         if lie.kind == "within":
             b = profile * profile.sum() ** -recipe.parameters.user_exponent * recipe.item_scales(own)[kept]
         else:
             b = np.sqrt(1.0 - lie.tilt**2) * self.case.leading
             b[self.case.target] += lie.tilt
             b = b[kept]
-        basis = recipe.basis_before(own, spec)[kept].astype(np.float64)
-        has, _ = places_of(recipe.widths(own)[0])
-        if lie.kind == "noise":
-            return self.liars.rng.standard_normal(int(has.sum()))
         return np.outer(b, b @ basis)[:, : has.shape[1]][has]
 
     def _sum_sealed(self, plan: SumPlan, spec: RoundSpec, cohort: NDArray[np.int64], tally: Any) -> Floats:

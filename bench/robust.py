@@ -11,6 +11,7 @@ Each finished row of a seed is kept in the folder `--work`, and not measured aga
 | `ndcg20` | NDCG@20 of all users' held-out items, ranked among all items |
 | `gated` | the share behind a gate of two standard errors (`Evaluation.gate`); 0 where no lie that was tried passes |
 | `kept` | share of the groups that the rule keeps, in the last sum |
+| `refused` | share of the tried sizes with which a sum is refused, without a model; the others are of what passes |
 
 | defence | what is checked |
 |---|---|
@@ -27,7 +28,8 @@ The members of a group are the same in every round. Of `privirec-k` and `privire
 | `within` | a profile, by the protocol: the item and the most popular ones |
 | `aimed` | what puts the item into all lists, see below |
 | `always` | the same in every round |
-| `noise` | normal numbers, in every round |
+| `noise` | numbers drawn anew, in every round |
+| `flood` | what many lists would give: S Q, S random without negative eigenvalues, or counts of random cliques |
 | `degrees` | `aimed`, and in the sum of degrees owners of the item that it does not have |
 
 Aimed are, in power iterations, s b b^T with b between the item and what most users have; in trained rows the mean of
@@ -72,6 +74,7 @@ from client_sdk.lab.federation import Federation
 from client_sdk.lab.measures import OneHeldOut
 from client_sdk.training.privirec import PriviRecSide
 from protocols.advice import advise, parameters_for
+from protocols.errors import CodecError
 from protocols.layout import Floats
 from protocols.messages import Evaluation
 from protocols.recipes.arrays import Arrays
@@ -87,6 +90,11 @@ TRAINED: Final = ("colr", "fedmf", "arrays")
 _SETS_OF: Final = {"colr": TRAINED_ON, **dict.fromkeys(("fedmf", "arrays", "gate"), TRAINED_ON[:1])}
 PARTS: Final = ("counts", "privirec-k", "privirec", "colr", "arrays", "fedmf", "gate", "cost")
 GATES: Final = (0.5, 1.0, 2.0, 3.0)
+FLOODS: Final[Mapping[str, tuple[tuple[int, ...], tuple[float, ...]]]] = {
+    "privirec-k": ((1, 16, 128, 1024), (1.0, 1e-2, 1e-3)),
+    "privirec": ((0, 10, 40, 160), (1.0, 0.3, 0.1)),
+}
+"""Ranks and sizes of what floods sums."""
 LIARS: Final = (1, 5, 60)
 OWNERS: Final = 20
 TOP: Final = 20
@@ -142,8 +150,11 @@ Measured = tuple[float, NDArray[np.float64], float]
 """The share, each user's NDCG@20, and the share of the groups that was kept."""
 
 
-def spectral(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick: bool) -> Measured:
-    """Measure a task of `privirec` or `privirec-k` with recommended parameters and the first setting of the filter."""
+def spectral(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick: bool) -> Measured | None:
+    """Measure a task of `privirec` or `privirec-k` with recommended parameters and the first setting of the filter.
+
+    None if a sum is refused.
+    """
     train, clients = case.train, case.train.active_users.size
     given: dict[str, Any] = {"items": train.n_items} | ({"reveal_gram": True} if name == "privirec" else {})
     if quick:
@@ -152,8 +163,11 @@ def spectral(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick
     parameters = parameters_for(name, given, clients=clients, mean_items=train.size / clients)
     made = Lied(train, name, parameters, cohort_size=clients, seed=seed)
     made.case, made.liars = case, Liars(defence, lie, seed)
-    for _ in made.run(999):
-        pass
+    try:
+        for _ in made.run(999):
+            pass
+    except CodecError:
+        return None
     assert isinstance(made.client_side, PriviRecSide)
     scores = made.client_side.scores_of(made.state, interaction_rows(train))
     return *measure(case, lambda users: scores[users]), 1.0
@@ -202,7 +216,7 @@ def trained(name: str, case: Case, defence: Defence, lie: Lie, seed: int, quick:
     return *measure(case, scores), made.liars.kept
 
 
-MEASURES: Final[dict[str, Callable[..., Measured]]] = {
+MEASURES: Final[dict[str, Callable[..., Measured | None]]] = {
     "counts": counted,
     "privirec-k": spectral,
     "privirec": spectral,
@@ -221,12 +235,18 @@ def tries(part: str, lie: str, defence: Defence, liars: int, quick: bool) -> Ite
         yield Lie(lie, liars)
         return
     shares = (0.0,) if lie != "degrees" else DEGREES[-1:] if defence.groups or quick else DEGREES
+    if lie == "flood":
+        ranks, passing = FLOODS[part]
+        yield from (Lie(lie, liars, size, rank=rank) for rank in ranks for size in passing[: 1 if quick else None])
+        return
+    sizes: tuple[float, ...] = SIZES[:1] if quick else SIZES
+    tilts: tuple[float, ...] = (0.2, 0.9)
     if lie == "noise":
-        sizes, tilts = SIZES[:2], (0.5,)
+        sizes, tilts = SIZES[: 2 if quick else None], tilts[:1]
     elif part == "privirec":
-        sizes, tilts = (1.0,), (0.0, 1.0)
-    else:
-        sizes, tilts = SIZES[:1] if quick else SIZES if lie == "aimed" else SIZES[::2], (0.2, 0.9)
+        sizes, tilts = SIZES[:1], (0.0, 1.0)
+    elif lie == "degrees":
+        sizes = sizes[::2]
     yield from (Lie(lie, liars, size, tilt, degrees=share) for share in shares for size in sizes for tilt in tilts)
 
 
@@ -244,7 +264,7 @@ def lies_of(part: str, defence: Defence) -> Iterable[tuple[str, int]]:
         return
     if part.startswith("privirec"):
         if not defence.groups:
-            yield from (("within", LIARS[-1]), ("aimed", 1), ("noise", 1))
+            yield from (("within", LIARS[-1]), ("aimed", 1), ("noise", 1), ("flood", 1))
         yield from (("degrees", liars) for liars in (LIARS[:2] if defence.groups else LIARS[:1]))  # 5: in all groups
         return
     if not defence.groups:
@@ -273,6 +293,14 @@ def rows_of(part: str) -> list[tuple[Defence, str, int]]:
     return sorted(rows, key=lambda row: (not row[0].by_row, order.index(row[1:])))
 
 
+def _widest(one: Measured) -> float:
+    return one[0]
+
+
+def _lowest(one: Measured) -> float:
+    return -float(one[1].mean())
+
+
 Figures = dict[str, Figure]
 Keep = Callable[[Figures], object]
 
@@ -289,16 +317,24 @@ def figures_of(
         key = f"{part}.{defence.name}.{lie}.{liars}"
         if f"{key}.share" in found:
             continue
-        measured = [
+        tried = [
             MEASURES[part](part, case, defence, one, seed, quick) for one in tries(part, lie, defence, liars, quick)
         ]
+        measured = [one for one in tried if one is not None]
+        found[f"{key}.refused"] = 1.0 - len(measured) / len(tried)
+        if not measured:
+            found[f"{key}.share"] = 0.0
+            keep(found)
+            say(f"{key}: every sum is refused")
+            continue
         if f"{part}.limit" not in found:
             honest = measured[0][1]
             error = float(honest.std()) / 2 / np.sqrt(honest.size)
             found[f"{part}.limit"] = float(honest.mean()) - ERRORS * error
         limit = float(found[f"{part}.limit"] or 0)
         adopted = [one for one in measured if float(one[1].mean()) >= limit]
-        best = max(measured, key=lambda one, lie=lie: -float(one[1].mean()) if lie == "noise" else one[0])
+        goal = _lowest if lie in ("noise", "flood") else _widest
+        best = max(measured, key=goal)
         found |= {f"{key}.share": best[0], f"{key}.ndcg20": float(best[1].mean()), f"{key}.kept": best[2]}
         found[f"{key}.gated"] = max((one[0] for one in adopted), default=0.0)
         keep(found)

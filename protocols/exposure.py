@@ -108,7 +108,8 @@ def exposures(recipe: Recipe, schedule: Schedule, groups: int = 1) -> tuple[Expo
         layout, says = recipe.layout(index), ""
         split = groups if layout.is_split else 1
         # of each group of a first sum over the same rows so many are in later ones, too
-        fewest = schedule.min_clients * (groups if layout.in_groups is False else 1)
+        before = groups if layout.in_groups is False else 1
+        fewest = schedule.min_clients * before
         clients = fewest, schedule.cohort_size // split
         rule, equations, safe, group = layout.sum_class.rule, 0, 0, schedule.min_clients
         spectral = isinstance(inner, PriviRecK) and inner.sum_of(index)
@@ -118,7 +119,7 @@ def exposures(recipe: Recipe, schedule: Schedule, groups: int = 1) -> tuple[Expo
             p = inner.parameters
             equations, safe = (
                 inner.equations,
-                0 if p.reveal_gram else most_equations(p.items, counted_clients(schedule)),
+                0 if p.reveal_gram else most_equations(p.items, counted_clients(schedule, before)),
             )
             group = 1 if equations > safe else min(p.min_owners, group)
         elif rule == "trained":
@@ -136,29 +137,31 @@ def exposures(recipe: Recipe, schedule: Schedule, groups: int = 1) -> tuple[Expo
     return tuple(found)
 
 
-def counted_clients(schedule: Schedule) -> int:
+def counted_clients(schedule: Schedule, groups: int = 1) -> int:
     """Return the clients by which equations are limited: a cohort's, of whom half may drop out of later sums.
 
     The limit has a margin of two (`protocols.privacy.equations`), so that it still holds for sums over `min_clients`.
+    groups: of the sum of degrees, of each of which so many stay.
     """
-    return min(schedule.cohort_size, 2 * schedule.min_clients)
+    return min(schedule.cohort_size, 2 * schedule.min_clients * groups)
 
 
 def check_equations(
-    recipe: Recipe, schedule: Schedule, others: Iterable[Recipe] = (), *, consents: bool = True
+    recipe: Recipe, schedule: Schedule, others: Iterable[Recipe] = (), *, groups: int = 1, consents: bool = True
 ) -> None:
     """Raise `ParameterError` if the sums of a task would give single members' items away, without consent to that:
     by their number, or because items with fewer than `LEAST_OWNERS` owners are in them.
 
     others: recipes of earlier tasks over the same data, whose sums are equations in the same unknowns. A task uses up
     what the lists of an item's owners allow, so no other is within the limit after it, however few vectors it has.
-    consents: False for a member who does not consent, whatever the task says (`reveal_gram`). Tasks with a privacy
-    block, and those that consent, are not limited; the latter count for others all the same, and their sums are not
-    narrowed after the degrees, so that a member cannot tell from their parameters that they are safe.
+    groups: of the sum of degrees. consents: False for a member who does not consent, whatever the task says
+    (`reveal_gram`). Tasks with a privacy block, and those that consent, are not limited; the latter count for others
+    all the same, and their sums are not narrowed after the degrees, so that a member cannot tell from their parameters
+    that they are safe.
     """
     if isinstance(recipe, Private) or not isinstance(recipe, PriviRecK):
         return
-    p, fewest = recipe.parameters, schedule.min_clients
+    p, fewest = recipe.parameters, schedule.min_clients * groups
     if p.min_owners > schedule.cohort_size:
         raise ParameterError(
             f"min_owners is {p.min_owners}, and no sum is over more than {schedule.cohort_size} clients"
@@ -178,7 +181,7 @@ def check_equations(
             f"min_owners is {p.min_owners}, but a sum may be over {fewest} clients alone, of whom so many cannot have "
             f"an item: choose min_clients {p.min_owners} or more, near cohort_size {schedule.cohort_size}"
         )
-    clients = counted_clients(schedule)
+    clients = counted_clients(schedule, groups)
     safe = most_equations(p.items, clients)
     if any(isinstance(other, PriviRecK) for other in others):
         raise ParameterError(
@@ -189,7 +192,8 @@ def check_equations(
     if recipe.equations <= safe:
         return
     fitting = max(0, safe - next_equations(p.next_vectors, p.items)) // p.iterations
-    less = f" (twice min_clients: choose it nearer to {schedule.cohort_size})" if clients < schedule.cohort_size else ""
+    nearest = schedule.cohort_size // groups
+    less = f" (twice min_clients: choose it nearer to {nearest})" if clients < schedule.cohort_size else ""
     following = f" and {p.next_vectors} next_vectors" if p.next_vectors else ""
     smaller = f"choose components={fitting}, or fewer iterations; or " if fitting else ""
     raise ParameterError(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from sqlalchemy.orm import Session
@@ -48,7 +49,9 @@ from protocols.advice import (
     STARTS_RANKED,
     UNLIMITED,
     WHOLE,
+    Choice,
     choose,
+    degrees_are_split,
     settings_of_ratings,
     spectrum_for,
     works_in_groups,
@@ -62,7 +65,7 @@ from protocols.recipes.privirec_defaults import blocks_within, ring_bits
 from protocols.recipes.privirec_parameters import LEAST_OWNERS, MOST_GRAM_ITEMS
 from protocols.recipes.registry import recipe_entry
 from protocols.recipes.spectrum import triangle_length
-from protocols.sums.groups import advised_cohort
+from protocols.sums.groups import Split, advised_cohort, advised_groups_of_degrees
 from protocols.sums.masked.parameters import upload_bytes
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.registry import mechanisms
@@ -103,7 +106,9 @@ def task_advise(
 
     Example: hushrec-server task advise --items 1682 --clients 943 --interactions 100000 --budget 2
     """
-    most_bytes = round(budget * 1e6)
+    most_bytes, own = round(budget * 1e6), named_values(mechanism_parameter or [])
+    split: Split | None = None
+    of_degrees: Split | None = None
     if epsilon is not None and delta is None:
         delta = default_delta(clients)
     privacy = privacy_of(epsilon, Schedule(), fixed_clip=False, delta=delta)
@@ -112,9 +117,13 @@ def task_advise(
             items, clients, interactions, budget=most_bytes, mechanism=mechanism, ratings=ratings, ordered=times
         )
         schedule, more = Schedule(cohort_size=choice.cohort_size, rounds=choice.rounds), ""
+        of_degrees = _groups_of_degrees(choice, items, clients, interactions, mechanism, own)
+        if of_degrees is not None:
+            choice, own = choice._replace(cohort_size=of_degrees.clients), own | {"groups": of_degrees.groups}
         if recipe_entry(choice.recipe).frozen:  # its sums say more, the more clients drop out after the degrees
-            floors = _floors(choice.cohort_size)
-            schedule, more = schedule.model_copy(update=floors), _as_options(floors)
+            floors = _floors(choice.cohort_size // (1 if of_degrees is None else of_degrees.groups))
+            schedule = schedule.model_copy(update={"cohort_size": choice.cohort_size, **floors})
+            more = _as_options(floors)
     elif ratings:
         raise CommandError("no recipe of ratings can be trained with a privacy block: leave out --ratings or --epsilon")
     else:
@@ -124,7 +133,6 @@ def task_advise(
         schedule = Schedule(cohort_size=sizes.cohort, rounds=sizes.rounds, min_clients=sizes.min_clients)
         of_block = f"--epsilon {privacy.epsilon:g} --delta {privacy.delta:.3g} --client-sums {sizes.sums}"
         more = f"-s min_clients={sizes.min_clients} {of_block} "
-    own, split = named_values(mechanism_parameter or []), None
     trains = choice.recipe in IN_GROUPS and not recipe_entry(choice.recipe).frozen
     works = works_in_groups(mechanism, own) if trains else None
     if works is not None and privacy is None and "groups" not in own:
@@ -137,6 +145,12 @@ def task_advise(
             f"(-m groups={split.groups} -s cohort_size={split.clients} -s min_clients={split.min_clients}), but the "
             "sums of groups say more of what each client has: an area under the curve 0.02 above that of counts with "
             "500 clients in each, 0.03 with 333, 0.05 with 200 (docs/security.md#what-sums-give-away)"
+        )
+    elif of_degrees is not None:
+        typer.echo(
+            f"  the sum of item degrees is in {of_degrees.groups} groups, so that one member that lies in it does "
+            "not own an item; who has what is told better by the degrees of groups than by those of all, as area under "
+            "the curve by 0.02 at most on all measured data (docs/security.md#what-sums-give-away); -m groups=1 for one"
         )
     elif privacy is not None and works is not None:
         typer.echo(
@@ -174,15 +188,27 @@ def task_advise(
     named = {"items", "components", "item_exponent", "next_vectors", "rank", "dim", "validation"}
     named |= settings_of_ratings(items, interactions).keys()
     given = "".join(f"-r {name}={choice.parameters[name]} " for name in sorted(named & choice.parameters.keys()))
-    pairs = "".join(f"-m {pair} " for pair in mechanism_parameter or [])
+    of_mechanism = [*(mechanism_parameter or []), *([f"groups={of_degrees.groups}"] if of_degrees else [])]
+    pairs = "".join(f"-m {pair} " for pair in of_mechanism)
     typer.echo(
         f"hushrec-server task create NAME --recipe {choice.recipe} {given}--mechanism {mechanism} {pairs}"
         f"-s cohort_size={choice.cohort_size} -s rounds={choice.rounds} {more}--organiser KEY"
     )
 
 
+def _groups_of_degrees(
+    choice: Choice, items: int, clients: int, interactions: int, mechanism: str, own: Mapping[str, Any]
+) -> Split | None:
+    """Return into which groups the sum of degrees is split, where the chosen task has one that can be, and lists are
+    long enough; None for one sum, and where `own`, the mechanism's parameters, says how many groups there are."""
+    if "groups" in own or not degrees_are_split(choice.recipe, choice.parameters):
+        return None
+    works = works_in_groups(mechanism, own)
+    return None if works is None else advised_groups_of_degrees(items, clients, interactions, works)
+
+
 def _floors(cohort: int) -> dict[str, int]:
-    """Return the fields of a schedule that say how many of a frozen cohort may drop out."""
+    """Return the fields of a schedule that say how many of a frozen cohort, or of a group of it, may drop out."""
     return {
         "min_clients": max(3, ceil(_STAYING * cohort)),
         "min_difference": max(LEAST_OWNERS, ceil(_APART * cohort)),

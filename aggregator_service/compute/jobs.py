@@ -297,10 +297,10 @@ def _absorbed(
         else:
             total = mechanism.open(plan, aggregate, survivors, None)
         require_possible(plan, total, survivors)
+        return recipe.absorb(state, job.spec, total, survivors), of_groups
     except CodecError as error:
         job.blobs.delete(released.key)
         raise SumUnopenedError(str(error)) from error
-    return recipe.absorb(state, job.spec, total, survivors), of_groups
 
 
 def _stored(job: ReleaseJob, kind: str, body: bytes, *parts: int) -> StoredState:

@@ -76,7 +76,7 @@ def plan_request(request: TaskRequest) -> TaskPlan:
     )
     check_terms(terms)
     plan = plan_task(terms)
-    check_equations(plan.recipe, request.schedule)
+    check_equations(plan.recipe, request.schedule, groups=plan.sum_plan.groups)
     check_catalogue(request, plan.recipe)
     check_budget(plan, request.schedule)
     sums = [*range(1, plan.recipe.device_groups + 1)]

@@ -188,7 +188,8 @@ class Policy:
         from protocols.exposure import check_equations  # it loads PriviRec, which only some tasks need
 
         try:
-            check_equations(terms.recipe, terms.schedule, others, consents=False)
+            groups = terms.sum_plan.groups
+            check_equations(terms.recipe, terms.schedule, others, groups=groups, consents=False)
         except ParameterError as error:
             remedy = to_accept("reveal_gram=True", "--reveal-gram")
             raise PolicyRefused(

@@ -320,7 +320,9 @@ class Recipe(ABC):
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         """Return the state after the round whose opened sum is `total`, float64 (layout.length,).
 
-        contributions: how many clients are in the sum. Raises `ParameterError` if the round does not follow `state`.
+        contributions: how many clients are in the sum. Raises `ParameterError` if the round does not follow `state`,
+        and `CodecError` for a sum that honest clients cannot have made together with those before it, as far as the
+        recipe can tell: it is treated like one that does not open.
         """
 
     def left_out(self, state: ModelState, spec: RoundSpec) -> ModelState:

@@ -42,10 +42,12 @@ R^T R are whole numbers of at most n, how many clients have both of two items. T
 up to 32,767 clients. So `privirec` without iterations and noise, and with a = 0, sums these counts, the triangle in
 `blocks` sums of equal length, and everybody computes the leading vectors of P from them. All blocks together are the
 whole matrix, and say what it says. A count above the smaller of its items' degrees counts as that many, so that no lie
-in a block exceeds it. Such a sum is not refused: lists of honest members grow between sums, and a liar that leaves an
-item out of the degrees would end the task. The state has what was summed, and `report` says how many are above. Nor
-have lists a P with negative eigenvalues: where lies give it some, it is brought back to one with the degrees on its
-diagonal (`PriviRec.spectrum`), so that no entry is above the root of the product of two such.
+in a block exceeds it. A few such do not refuse a sum: lists of honest members grow between sums, and a liar that leaves
+an item out of the degrees would end the task. The state has what was summed, and `report` says how many are above.
+`protocols.recipes.counted_pairs` has how P is made of the counts, and which no lists give: these are refused.
+
+**Sums that no rows give.** Q^T Y = Q^T P Q is symmetric and has no negative eigenvalue. A sum of an iteration without
+that is refused (`staircase.require_of_rows`): what a member adds without regard to Q.
 
 **With noise** in the sums (a privacy block) this is the private power method of Nicolas et al. (arXiv 2411.01931v3):
 the noise in Y does not grow with K, so K is as large as messages allow. Each sum takes its part of the budget, so
@@ -88,6 +90,7 @@ from protocols.errors import ParameterError
 from protocols.layout import Floats
 from protocols.recipes.base import Contribution, Local, ModelState, RoundSpec, check_follows
 from protocols.recipes.bounds import noise_level
+from protocols.recipes.counted_pairs import MOST_CHECKED, decomposed, require_few_above, require_of_lists, scaled
 from protocols.recipes.next_item import model_of, places, transitions
 from protocols.recipes.nonnegative import corrected, fits
 from protocols.recipes.privirec_defaults import PRIVIREC_DEFAULTS, PRIVIREC_K_DEFAULTS
@@ -106,13 +109,20 @@ from protocols.recipes.spectrum import (
     shrunk_rows,
     start_basis,
     symmetric_above_noise,
+    triangle_length,
     triangle_places,
 )
-from protocols.recipes.staircase import first_basis, next_basis, places_of, tiers_of, whole_spectrum
+from protocols.recipes.staircase import (
+    first_basis,
+    next_basis,
+    places_of,
+    require_of_rows,
+    tiers_of,
+    whole_spectrum,
+)
 from protocols.recipes.state import STATE_TOLERANCE, state_as
 from protocols.recipes.validation import chosen_setting, usual_of
 
-_ROUNDING: Final = 1e-6  # share of the largest eigenvalue of counted pairs below which one is 0
 _AT_LIMIT: Final = 1.0 - 1e-5  # the state has 32 bits
 _UNDETERMINED: Final = 1e-8  # share of the largest eigenvalue below which rounding decides a vector
 
@@ -290,6 +300,7 @@ class PriviRecK(PriviRecPlan):
         """
         kept = self.kept(state)
         basis = self.basis_before(state, spec)[kept].astype(np.float64)
+        require_of_rows(tiers_of(self.widths(state)[0]), basis, product, spec.noise)
         if self.parameters.krylov:
             return self._with_more_directions(state, spec, basis, product)
         found = above_noise(product, spec.noise) if spec.noise else iterate(product)
@@ -482,58 +493,54 @@ class PriviRec(PriviRecK):
         """One for each entry of a row of P, which is summed itself."""
         return self.parameters.items
 
+    def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
+        after = super().absorb(state, spec, total, contributions)
+        own = state_as(after, PriviRecState)
+        if self.parameters.counted and own.sum_index == self.last_gram and self.sum_of(own.sum_index) == "gram":
+            if own.pairs.size > triangle_length(MOST_CHECKED):
+                require_few_above(own.pairs, self.pairs_within(own))
+            else:
+                whole, absent = self._pairs(own)
+                require_of_lists(np.asarray(np.linalg.eigvalsh(whole), np.float64), absent)
+        return after
+
     def spectrum(self, state: PriviRecState) -> Spectrum:
         """Return the leading vectors of P, `components` of them, of the pairs that a task has counted.
 
-        P = D_i^-b G D_i^-b, G the counts, none above a degree (`pairs_within`), each divided by the share of the
-        clients of the degrees that were in its sum, with the degrees on the diagonal. Lists give no negative
-        eigenvalue. What members that left take out of G can, and lies do: these are 0, and so are those up to 1e-6 of
-        the largest. That adds to the diagonal, so rows are shrunk until it has the degrees again (`shrunk_rows`).
+        P is that of `protocols.recipes.counted_pairs`, without eigenvalues up to 1e-6 of the largest. Raises
+        `CodecError` for counts that lists cannot give.
         """
-        for recipe, known, found in _NEWEST:
-            if known is state and recipe == self:
-                return found
-        found = _spectrum(self, state)
-        _NEWEST[:] = [(self, state, found)]
-        return found
+        return self._model_of_pairs(state)[0]
 
     def matrix(self, state: PriviRecState) -> Floats:
         """Return P of the items that have rows, float64 (m, m), of counted pairs: see `spectrum`."""
-        return _eigen(self, state)[0]
+        matrix = self._model_of_pairs(state)[1]
+        return decomposed(*self._pairs(state)).matrix if matrix is None else matrix
+
+    def _model_of_pairs(self, state: PriviRecState) -> tuple[Spectrum, Floats | None]:
+        for recipe, known, spectrum, matrix in _NEWEST:
+            if known is state and recipe == self:
+                return spectrum, matrix
+        of_pairs = decomposed(*self._pairs(state))
+        kept_matrix = of_pairs.matrix if self.parameters.measures_slim else None
+        _NEWEST[:] = [(self, state, of_pairs.leading(self.parameters.columns), kept_matrix)]
+        return self._model_of_pairs(state)
+
+    def _pairs(self, state: PriviRecState) -> tuple[Floats, float]:
+        """Return P as it was summed, float64 (m, m), and the largest share of the clients that were absent."""
+        kept, within = self.kept(state), self.pairs_within(state)
+        require_few_above(state.pairs, within)
+        counts = within / self.clients_of_pairs(state.item_degrees, state.pair_clients) * state.clients
+        whole = scaled(counts, state.item_degrees[kept], self.item_scales(state)[kept])
+        return whole, 1.0 - float(state.pair_clients.min()) / state.clients
 
     def warnings(self) -> tuple[str, ...]:
         return (f"{GRAM_REVEALS[0].upper()}{GRAM_REVEALS[1:]}.", *super().warnings())
 
 
-_NEWEST: Final[list[tuple[PriviRec, PriviRecState, Spectrum]]] = []
-"""The last spectrum, which scores of many users need; by the state itself, as states of one round count as equal."""
-
-
-def _eigen(recipe: PriviRec, state: PriviRecState) -> tuple[Floats, Floats, Floats]:
-    """Return P, (m, m), and its eigenvalues and eigenvectors, ascending."""
-    kept = recipe.kept(state)
-    clients = recipe.clients_of_pairs(state.item_degrees, state.pair_clients)
-    whole = np.zeros((kept.size, kept.size))
-    whole[np.triu_indices(kept.size)] = recipe.pairs_within(state) / clients * state.clients
-    whole = np.maximum(whole, whole.T)
-    whole[np.diag_indices(kept.size)] = state.item_degrees[kept]
-    scales = recipe.item_scales(state)[kept]
-    whole *= scales[:, None] * scales
-    values, vectors = np.linalg.eigh(whole)
-    factor = vectors * np.sqrt(np.maximum(values, 0.0))
-    shrink = shrunk_rows(np.square(factor).sum(axis=1), np.diag(whole))
-    if shrink is not None:
-        factor *= shrink[:, None]
-        whole = factor @ factor.T
-        values, vectors = np.linalg.eigh(whole)
-    return whole, values, vectors
-
-
-def _spectrum(recipe: PriviRec, state: PriviRecState) -> Spectrum:
-    _, values, vectors = _eigen(recipe, state)
-    columns = min(recipe.parameters.columns, values.size)
-    values, vectors = values[::-1][:columns], vectors[:, ::-1][:, :columns]
-    return Spectrum(vectors, np.where(values > _ROUNDING * values.max(initial=0.0), values, 0.0))
+_NEWEST: Final[list[tuple[PriviRec, PriviRecState, Spectrum, Floats | None]]] = []
+"""The last spectrum, and P where SLIM needs it: for the scores of many users. By the state itself, as states of one
+round count as equal."""
 
 
 PRIVIREC: Final = RecipeEntry(

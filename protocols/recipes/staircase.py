@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from protocols.errors import CodecError
 from protocols.layout import Floats
 from protocols.recipes.spectrum import (
     Spectrum,
@@ -33,6 +34,7 @@ from protocols.recipes.spectrum import (
 )
 
 Ints = NDArray[np.int64]
+_ROUNDED = 0.01  # share of Q^T Y that rounding and encoding may change; so small a change is no lie worth having
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,26 @@ def places_of(widths: Ints, starts: Ints | None = None) -> tuple[NDArray[np.bool
     columns = np.arange(widths.max(initial=0))
     has = columns < widths[:, None]
     return has, (starts[:, None] + columns)[has]
+
+
+def require_of_rows(tiers: list[Tier], basis: Floats, product: Floats, noise: float) -> None:
+    """Raise `CodecError` unless the sum Y of an iteration can be P Q for a P = sum_u r_u^T r_u.
+
+    basis, product: Q and Y, float64 (m, K). noise: deviation of each value of Y in a task with noise. In the rows of a
+    tier Q^T Y is Q^T P Q: symmetric, and without negative eigenvalues, whoever is absent. What one member adds without
+    regard to Q is neither: a Gaussian of its own is as far from symmetric as it is large.
+    """
+    for number, tier in enumerate(tiers):
+        own = slice(tier.first, tier.last)
+        small = basis[tier.rows, own].T @ product[tier.rows, own]
+        values, vectors = np.linalg.eigh((small + small.T) / 2)
+        nearest = (vectors * np.maximum(values, 0.0)) @ vectors.T
+        allowed = _ROUNDED * float(np.linalg.norm(small)) + 2.0 * noise * len(small)
+        if float(np.linalg.norm(small - nearest)) > allowed:
+            raise CodecError(
+                f"a sum of an iteration is no product with a matrix that clients' rows give: Q^T Y of tier {number} is "
+                "not symmetric without negative eigenvalues"
+            )
 
 
 def first_basis(seed: bytes, tiers: list[Tier], items: int, columns: int, lengths: Floats | None) -> Floats:

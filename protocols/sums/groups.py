@@ -144,6 +144,10 @@ FEWEST_IN_DEGREES: Final = 2000
 """Clients of a group from which on, and at least as many as items, a sum of item degrees is split by itself that alone
 can be: who has what is told at most 0.02 better by the degrees of 3 such groups than by those of all, as area under the
 curve, also where lists are short (docs/adr/0021-groups.md)."""
+OWNERS_IN_GROUP: Final = 15
+"""Owners that an item has in a group on average, from which on splitting that sum into 3 is advised where groups have
+`FEWEST_OF_KNOWN_LISTS` clients: who has what is told at most 0.02 better on all measured data (the same page)."""
+FEWEST_OF_KNOWN_LISTS: Final = 100
 
 Works = Callable[[int, int], bool]
 """Whether a round of so many clients in so many groups works."""
@@ -186,6 +190,18 @@ def default_groups_of_degrees(items: int, clients: int, min_clients: int, works:
     fewest = max(FEWEST_IN_DEGREES, items, 2 * min_clients)
     fits = clients % groups == 0 and clients >= groups * fewest
     return groups if fits and works(clients, groups) and works(min_clients * groups, groups) else 1
+
+
+def advised_groups_of_degrees(items: int, clients: int, interactions: int, works: Works) -> Split | None:
+    """Return the cohort of a task of which only the sum of the degrees of `items` is split, into 3 groups; None for one
+    sum, where an item would have fewer than `OWNERS_IN_GROUP` owners in a group on average.
+
+    A round of half of each group works, too.
+    """
+    size = clients // LEAST_GROUPS
+    if size < FEWEST_OF_KNOWN_LISTS or interactions < OWNERS_IN_GROUP * LEAST_GROUPS * items:
+        return None
+    return _split(LEAST_GROUPS * size, LEAST_GROUPS, works)
 
 
 def _numbers_of_groups(clients: int) -> range:

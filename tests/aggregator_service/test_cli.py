@@ -222,7 +222,9 @@ def test_the_advised_command_creates_a_task(
     view = json.loads(command(*words))
     assert view["recipe"]["name"] == recipe
     assert view["recipe"]["parameters"].items() >= chosen.items()
-    assert view["schedule"]["cohort_size"] == (400 if "--clients" in options else 40)
+    of_degrees = "--clients" in options  # 3 groups of 133, in which an item has 27 owners
+    assert view["schedule"]["cohort_size"] == (399 if of_degrees else 40)
+    assert ("groups" in view["mechanism"]["parameters"]) == of_degrees
     said = [line for line in printed.splitlines() if line.startswith("what the sums say: ")]
     assert said and all(line.removeprefix("what the sums say: ") in view["warnings"] for line in said)
 
@@ -244,6 +246,23 @@ def test_advice_refuses_what_fits_nowhere(command: Command) -> None:
         (large, ("--clients", "1"), "users"),
     ):
         assert words in command("task", "advise", *size, *wrong, status=1)
+
+
+def test_advice_splits_the_sum_of_degrees_where_lists_are_long_enough(command: Command) -> None:
+    """As many members of each group stay as of a whole cohort otherwise, so the same vectors are safe."""
+    command("init")
+    long = ("task", "advise", "--items", "1682", "--clients", "943", "--interactions", "100000")
+    printed = command(*long)
+    assert "the sum of item degrees is in 3 groups, so that one member that lies in it does not own an" in printed
+    assert "3 sums of counts over 157 to 314 clients" in printed and "at most 117 are safe" in printed
+    last = printed.splitlines()[-1]
+    assert "--mechanism masked -m groups=3 -s cohort_size=942 -s rounds=6 -s min_clients=157 -s min_diff" in last
+    words = last.replace("NAME", "films").replace("KEY", TRIAL.pin.key).split()[1:]
+    assert json.loads(command(*words))["recipe"]["parameters"]["components"] == 39
+    short = ("--items", "1682", "--clients", "943", "--interactions", "20000")
+    for options in (("-m", "groups=1"), short, ("--mechanism", "plain"), ("--epsilon", "4")):
+        said = command(*long, *options)
+        assert "the sum of item degrees is in" not in said and "groups=3" not in said.splitlines()[-1]
 
 
 def test_advice_for_items_with_times_and_rounds_for_all_sums(command: Command) -> None:

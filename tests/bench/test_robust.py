@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
+from bench import degrees
 from bench.liars import Defence, Liars, Lie
 from bench.robust import case_of, counted, figures_of, trained
 from client_sdk.lab.federation import Federation
@@ -65,3 +67,10 @@ def test_without_a_defence_counts_are_what_clients_have() -> None:
     case = case_of("small", None, 0)
     share, of_users, kept = counted("counts", case, Defence("open", checked=False), Lie("none", 0), 0, True)
     assert (share, kept) == (0.0, 1.0) and of_users.shape == (case.split.data.tested_users.size,)
+
+
+def test_degrees_of_small_groups_say_more_of_who_has_what_and_of_large_ones_next_to_nothing() -> None:
+    has = np.random.default_rng(3).random((600, 40)) < np.linspace(0.02, 0.5, 40)
+    gains = [degrees.measured(some, 3, 0)[0] for some in (has[:12], has[:60], has)]
+    assert gains[0] > gains[1] > gains[2] > -0.001 and gains[0] > 0.05 > 0.01 > gains[2]
+    assert degrees.measured(has, 3, 0)[1] == pytest.approx(has.sum() / 120)

@@ -82,6 +82,18 @@ def test_clients_that_may_drop_out_count_against_a_task(changes: dict[str, Any],
         check_equations(chosen, schedule)
 
 
+def test_so_many_of_each_group_of_the_degrees_stay_that_the_same_vectors_are_safe() -> None:
+    """`min_clients` is of a group there."""
+    chosen, split = made(components=4), SCHEDULE.model_copy(update={"cohort_size": 99, "min_clients": 17})
+    with pytest.raises(ParameterError, match="twice min_clients"):
+        check_equations(chosen, split)
+    check_equations(chosen, split, groups=3)
+    with pytest.raises(ParameterError, match="twice min_clients: choose it nearer to 33"):
+        check_equations(chosen, split.model_copy(update={"min_clients": 9}), groups=3)
+    one, three = (exposures(chosen, split, groups)[-1] for groups in (1, 3))
+    assert (one.equations > one.safe, three.equations <= three.safe) == (True, True)
+
+
 def test_one_task_over_the_same_data_is_within_the_limit() -> None:
     """A row of each of two tasks may have as many columns as its owners' lists allow one of them."""
     trained = recipe("colr", {"items": 200, "dim": 4, "rank": 2})

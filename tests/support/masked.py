@@ -54,8 +54,8 @@ def frozen_task(api: Api, name: str, **changes: Any) -> TestTask:
     return api.task_of(request_json(name, *recipe, "masked", {"corrupt": 0.0, "dropout": 0.34}, **schedule))
 
 
-def vector_of(layout: VectorLayout, value: float) -> NDArray[np.float64]:
-    """A whole vector whose every value is `value`, 1 where counts stand."""
+def vector_of(layout: VectorLayout, value: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """A whole vector of `value`, one for all or one for each, 1 where counts stand."""
     return np.where(np.concatenate([block.integral_mask() for block in layout.blocks]), 1.0, value)
 
 
@@ -154,7 +154,7 @@ class MaskedClient(TestMember):
         self.task.contexts[number] = round_["levels"], context
         return context
 
-    def make(self, number: int, step: Step, value: float = 1.0) -> bytes:
+    def make(self, number: int, step: Step, value: float | NDArray[np.float64] = 1.0) -> bytes:
         if step == "advertise":
             self.state, body = client.advertise(self.context(number), self.client_id, self.identity, POLICY)
         else:
@@ -162,7 +162,7 @@ class MaskedClient(TestMember):
             self.state, body = next_step(self.state, step, handed, lambda layout: vector_of(layout, value))
         return body
 
-    def take(self, number: int, step: Step, value: float = 1.0) -> httpx.Response:
+    def take(self, number: int, step: Step, value: float | NDArray[np.float64] = 1.0) -> httpx.Response:
         """Make a step and send it."""
         return self.send(number, step, self.make(number, step, value))
 
@@ -187,7 +187,7 @@ def play(
     drop: Mapping[int, Step] | None = None,
     until: Step | None = None,
     start: Step = "advertise",
-    value: Callable[[int], float] = lambda index: 2.0**index,
+    value: Callable[[int], float | NDArray[np.float64]] = lambda index: 2.0**index,
 ) -> None:
     """Client `index` contributes `value(index)`, and is silent from the step `drop[index]` on. All take every step from
     `start` to before `until`, or until the round fails; the deadline of a stage comes when those who stay have

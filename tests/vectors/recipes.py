@@ -292,6 +292,15 @@ def _privirec(task: Any, sums: Any, refused: Any) -> Outputs:
     return _task(task, sums, refused, _send_items, told)[2]
 
 
+@vectors("state_privirec.json", "refused_sums")
+def _no_rows(cases: Any, case: int, round: int, total: list[float], contributions: int) -> None:
+    task, before = cases[case]["task"], cases[case]["sums"][round - 2]["state"]
+    made = recipe_of(task["recipe"]["name"], task["recipe"]["parameters"])
+    state = made.decode_state(round - 1, unhex(before))
+    spec = replace(made.round_spec(b64decode(task["seed"]), round), size=made.size_after(state))
+    made.absorb(state, spec, np.array(total), contributions)
+
+
 def _send_factors(
     made: RFRec, state: ModelState, spec: RoundSpec, /, own: Any = None, rated: Any = None, above: Any = None
 ) -> Outputs:

@@ -326,7 +326,9 @@ export async function absorb(p, state, index, total, contributions, seed) {
   }
   if (kindOf(p, index) === "gram" && isCounted(p)) {
     const pairs = [...(state.pairs ?? []), ...total.map((x) => Math.max(0, Math.min(contributions, rint(x))))];
-    return { ...state, sums: index, pairs, pairClients: [...(state.pairClients ?? []), contributions] };
+    const after = { ...state, sums: index, pairs, pairClients: [...(state.pairClients ?? []), contributions] };
+    if (index === lastGram(p)) requireOfLists(eigen(matrixOf(p, after)).values, absentOf(after));
+    return after;
   }
   if (kindOf(p, index) === "gram") return { ...state, sums: index, more: total.map(round32) };
   if (kindOf(p, index) === "next") return { ...state, sums: index, transitions: transitionModel(p, state, total) };
@@ -337,6 +339,7 @@ export async function absorb(p, state, index, total, contributions, seed) {
   const { widths, columns } = widthsOf(p, state);
   let at = 0;
   const product_ = widths.map((width) => [...total.slice(at, (at += width)), ...new Array(columns - width).fill(0)]);
+  requireOfRows(tiersOf(widths), state.basis, product_);
   if (p.krylov) return withMoreDirections(p, state, index, product_, tiersOf(widths), columns);
   const found = signedQr(product_);
   let [basis, values] = [found.basis, found.diagonal.map(Math.sqrt)];
@@ -363,21 +366,51 @@ function clientsOf(p, pairClients, rows, place) {
   return pairClients[pairClients.findIndex((_, sum) => place < spanOf(p, before(p) + 1 + sum, rows)[1])];
 }
 
-/** The leading vectors and singular values of P of counted pairs, none of which is above the degree of either item, and SLIM's weights. */
-function spectrumOf(p, state) {
+/** Throws `CodecError` unless the sum of an iteration can be P Q: in a tier Q^T Y is symmetric, without negative eigenvalues. */
+function requireOfRows(tiers, basis, sum) {
+  for (const { rows, first, last } of tiers) {
+    const [q, y] = [basis, sum].map((one) => part(one, rows, range(first, last)));
+    const small = product(transposed(q), y);
+    const { values, vectors } = eigen(small.map((row, k) => row.map((x, l) => (x + small[l][k]) / 2)));
+    const nearest = product(vectors.map((row) => row.map((x, k) => x * Math.max(0, values[k]))), transposed(vectors));
+    const off = norm(small.flatMap((row, k) => row.map((x, l) => x - nearest[k][l])));
+    if (off > 0.01 * norm(small.flat())) throw new CodecError("a sum of an iteration is no product with a matrix that clients' rows give");
+  }
+}
+
+/** The largest share of the clients of the degrees that a sum of counted pairs does not have. */
+const absentOf = ({ pairClients, clients }) => 1 - Math.min(...pairClients) / clients;
+
+/** P of counted pairs as they were summed, none above the degree of either item; `CodecError` if too many of them are. */
+function matrixOf(p, state) {
   const rows = kept(p, state);
   const scales = rows.map((i) => state.degrees[i] ** -itemExponent(p));
-  let whole = zeros(rows.length, rows.length);
-  let at = 0;
+  const whole = zeros(rows.length, rows.length);
+  let [at, above] = [0, 0];
   for (let i = 0; i < rows.length; i++) {
     for (let j = i; j < rows.length; j++, at++) {
-      const [one, other] = [state.degrees[rows[i]], state.degrees[rows[j]]];
-      const count = i === j ? one : (Math.min(state.pairs[at], one, other) / clientsOf(p, state.pairClients, rows.length, at)) * state.clients;
-      whole[i][j] = whole[j][i] = count * scales[i] * scales[j];
+      const most = Math.min(state.degrees[rows[i]], state.degrees[rows[j]]);
+      if (state.pairs[at] > most) above++;
+      const count = (Math.min(state.pairs[at], most) / clientsOf(p, state.pairClients, rows.length, at)) * state.clients;
+      whole[i][j] = whole[j][i] = (i === j ? most : count) * scales[i] * scales[j];
     }
   }
+  if (above > 0.05 * at + 2 * rows.length) throw new CodecError(`${above} of ${at} counted pairs are above the degree of an item of theirs`);
+  return whole;
+}
+
+/** Throws `CodecError` for eigenvalues of P of which more is negative than clients' lists give. */
+function requireOfLists(values, absent) {
+  const [sizes, negative] = [values.map(Math.abs), values.map((x) => Math.max(0, -x))].map((all) => all.reduce((sum, x) => sum + x, 0));
+  if (negative > (0.15 + absent) * sizes) throw new CodecError("no lists give the counted pairs: too much of the matrix's eigenvalues is negative");
+}
+
+/** The leading vectors and singular values of P of counted pairs, and SLIM's weights. */
+function spectrumOf(p, state) {
+  let whole = matrixOf(p, state);
   const own = whole.map((row, i) => row[i]);
   let { values, vectors } = eigen(whole);
+  requireOfLists(values, absentOf(state));
   const factor = vectors.map((row) => row.map((x, k) => x * Math.sqrt(Math.max(0, values[k]))));
   const shrink = shrunkRows(factor, own);
   if (shrink) {

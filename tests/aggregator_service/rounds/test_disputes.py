@@ -11,6 +11,8 @@ import pytest
 
 from protocols.crypto.http_signature import format_digests
 from protocols.messages import TaskView
+from protocols.recipes.privirec_state import PriviRecState
+from protocols.recipes.state import state_as
 from protocols.sums.masked import client
 from protocols.sums.masked.shamir import SHARE_BYTES
 from protocols.sums.masked.wire import SEALED_BYTES
@@ -316,11 +318,15 @@ def test_a_frozen_cohort_keeps_the_set_of_a_sum_that_was_not_opened(api: Api) ->
     failed = task.wait_round(3, "failed")
     assert "differ from those of an earlier sum by 1 clients" in failed["failure"]
     assert (failed["aggregate_digest"], task.wait_round(4, "advertising")["cohort"]) == (None, 5)
-    play(task, in_cohort(task, clients, 4), 4, value=lambda index: 0.01 * index)
+    degrees = np.full(6, 9.0)  # P = 0.01 x I is one that rows give, so that the sum is used
+    basis = state_as(
+        task.recipe.absorb(task.recipe.initial_state(task.spec_seed), task.spec(1), degrees, 9), PriviRecState
+    ).basis.ravel()
+    play(task, in_cohort(task, clients, 4), 4, value=lambda index: 0.01 * index * basis)
     assert task.wait_round(4, "complete", "failed")["survivors"] == 5
     plan = task.plan_of(2)
     total = task.mechanism.open(plan, task.aggregate(4), 5, None)
-    assert np.allclose(total, 0.01 * sum(range(5)), rtol=0, atol=plan.predicted_error)
+    np.testing.assert_allclose(total, 0.01 * sum(range(5)) * basis, rtol=0, atol=4 * plan.predicted_error)
 
 
 def test_a_member_of_a_frozen_cohort_that_never_answers_leaves(api: Api) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 from numpy.typing import NDArray
 
 from protocols.layout import VectorLayout
+from protocols.recipes.base import Local
+from protocols.recipes.registry import recipe
 from protocols.sums.masked import client
 from tests.support.api import Api, TestTask, checked
 from tests.support.masked import MaskedClient, enrol_masked, masked_task, play
+from tests.support.world import request_json
 
 COHORT = 6
 REASON = "nothing is released, because what comes out is no sum of honest contributions: a client sent values beyond"
@@ -65,3 +69,26 @@ def test_a_plain_sum_of_a_norm_that_no_clients_have(api: Api) -> None:
         state = task.wait_round(number, "failed", "complete")
         assert (state["state"] == "failed") == (number == 1), state
         assert number == 2 or "values of a norm" in state["failure"]
+
+
+def test_a_sum_that_is_no_product_with_what_rows_give_fails_its_round_and_the_next_one_counts(api: Api) -> None:
+    """Of power iterations a sum within all bounds can still be none of rows: whoever sends noise spoils no model."""
+    parameters = {"items": 12, "components": 4, "iterations": 1, "min_owners": 1, "reveal_gram": True}
+    task = api.task_of(request_json("noise", "privirec-k", parameters, rounds=3, cohort_size=6, min_clients=6))
+    members, made = task.begin(6), recipe("privirec-k", parameters)
+    rng, state = np.random.default_rng(8), made.initial_state(task.spec_seed)
+    lists = [np.flatnonzero(rng.random(12) < 0.5).astype(np.int32) for _ in members]
+    for number, noise in ((1, 0.0), (2, 0.1), (3, 0.0)):
+        task.wait_round(number, "collecting")
+        spec = replace(made.round_spec(task.spec_seed, number, min(number, 2)), size=made.size_after(state))
+        vectors = [made.contribute(state, spec, Local(own)).vector for own in lists]
+        vectors[0] = vectors[0] + noise * rng.standard_normal(vectors[0].size)
+        for member, vector in zip(members, vectors, strict=True):
+            checked(member.put(number, vector.astype("<f4").tobytes()), 201)
+        found = task.wait_round(number, "failed" if noise else "complete")
+        if noise:
+            assert found["failure"].startswith(REASON) and "is no product with a matrix" in found["failure"]
+            assert found["aggregate_digest"] is None
+        else:
+            state = made.absorb(state, spec, np.sum(vectors, axis=0), len(members))
+    assert task.now()["state"] == "complete"

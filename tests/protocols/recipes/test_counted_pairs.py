@@ -146,8 +146,7 @@ def test_rows_that_no_owners_can_have_are_shrunk(seed: int) -> None:
     own = honest.item_degrees[kept] ** (1.0 - 2 * 0.4)
     first, second = np.triu_indices(kept.size)
     target = int(honest.item_degrees[kept].argmin())
-    of_target = (first == target) | (second == target)
-    lies = of_target if seed else np.ones_like(of_target)
+    lies = (first == target) | (second == target)
     pairs = np.where(lies, rng.integers(honest.pairs, CLIENTS + 1), honest.pairs).astype(np.uint32)
     used, told = (
         (found.vectors * found.eigenvalues) @ found.vectors.T
@@ -165,6 +164,32 @@ def test_rows_that_no_owners_can_have_are_shrunk(seed: int) -> None:
     others = np.delete(np.arange(kept.size), target)
     if seed:
         assert np.linalg.norm(told[target, others]) < 0.9 * np.linalg.norm(scaled[target, others])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_counts_that_no_lists_give_are_refused_with_the_last_sum(seed: int) -> None:
+    """What a member adds without regard to the lists of others; one item's pairs and absent members pass."""
+    made, rng = make(), np.random.default_rng(seed)
+    *_, before, honest = play(made, ROWS)
+    play(made, ROWS, {2: 48, 3: 42, 4: 54})  # up to 30 % absent
+    spec, start = spec_after(made, before), before.pairs.size
+    first, second = (own[start:] for own in np.triu_indices(made.kept(honest).size))
+    degrees = honest.item_degrees[made.kept(honest)]
+    own, most = honest.pairs[start:].astype(float), np.minimum(degrees[first], degrees[second])
+    target = int(rng.integers(degrees.size))
+    of_one = np.where((first == target) | (second == target), most, own)
+    assert state_as(made.absorb(before, spec, of_one, CLIENTS), PriviRecState).sum_index == made.last_gram
+    earlier = np.minimum(np.full(start, CLIENTS, np.uint32), CLIENTS)
+    with pytest.raises(CodecError, match="are above the degree of an item"):
+        made.absorb(replace(before, pairs=earlier), spec, np.full(own.size, float(CLIENTS)), CLIENTS)
+    drawn = np.where(rng.random(own.size) < 0.5, 0.0, most)
+    before = replace(before, pairs=np.where(rng.random(start) < 0.5, 0, before.pairs).astype(np.uint32))
+    with pytest.raises(CodecError, match="no lists give the counted pairs"):
+        made.absorb(before, spec, drawn, CLIENTS)
+    lied = replace(honest, pairs=np.concatenate([before.pairs, drawn.astype(np.uint32)]))
+    for use in (made.spectrum, made.matrix):  # nor does a device use a model of them
+        with pytest.raises(CodecError, match="no lists give the counted pairs"):
+            use(lied)
 
 
 def test_counts_above_the_clients_of_their_sum_are_refused() -> None:

@@ -204,7 +204,8 @@ def test_a_sum_that_does_not_follow_is_refused() -> None:
             chosen.absorb(state, chosen.round_spec(TASK_SEED, number, sum_index), np.zeros(ITEMS * K), USERS)
     with pytest.raises(ParameterError, match="vector of"):
         chosen.absorb(states[1], chosen.round_spec(TASK_SEED, 2), np.zeros(ITEMS), USERS)
-    later = chosen.absorb(states[1], chosen.round_spec(TASK_SEED, 4, 2), np.ones(ITEMS * K), USERS)  # two rounds failed
+    nothing = np.zeros(ITEMS * K)
+    later = chosen.absorb(states[1], chosen.round_spec(TASK_SEED, 4, 2), nothing, USERS)  # two rounds failed
     assert (later.round_number, later.sum_index) == (4, 2)
 
 

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from protocols.errors import CodecError
 from protocols.recipes.spectrum import nystroem_factor
-from protocols.recipes.staircase import first_basis, next_basis, places_of, tiers_of, whole_spectrum
+from protocols.recipes.staircase import (
+    first_basis,
+    next_basis,
+    places_of,
+    require_of_rows,
+    tiers_of,
+    whole_spectrum,
+)
 
 SEED = bytes(range(32))
 
@@ -77,3 +85,34 @@ def test_a_tier_is_exact_in_its_rows_once_it_has_as_many_columns_as_is_left(seed
     model = (found.vectors * found.eigenvalues) @ found.vectors.T
     np.testing.assert_allclose(model[:16, :16], p[:16, :16], atol=1e-7)
     assert np.abs(model[16:, 16:] - p[16:, 16:]).max() > 0.1, "two equations of a rank of six"
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 5), st.sampled_from([0.0, 0.3]))
+def test_products_of_any_rows_pass_and_what_is_added_without_regard_to_q_does_not(
+    seed: int, columns: int, noise: float
+) -> None:
+    """Whatever the rows, their number and their columns; and the noise of a privacy block is not taken for a lie."""
+    rng = np.random.default_rng(seed)
+    widths = rng.integers(0, columns + 1, 40)
+    widths[:columns] = columns
+    tiers, has = tiers_of(widths), np.arange(columns) < widths[:, None]
+    basis = first_basis(SEED, tiers, 40, columns, None)
+    product = np.where(has, low_rank(rng, 40, int(rng.integers(1, 60))) @ basis, 0.0)
+    rounding = 1e-6 * np.abs(product).max() * rng.standard_normal(product.shape)
+    require_of_rows(tiers, basis, product + np.where(has, rounding + noise * rng.standard_normal(has.shape), 0), noise)
+    first = tiers[0]
+    size = np.linalg.norm(product[first.rows, first.first : first.last]) + 10 * noise
+    drawn = np.where(has, size * rng.standard_normal(has.shape), 0.0)
+    lies = [-product] if not noise else []
+    lies += [product + drawn] if first.last - first.first > 1 else []
+    for lie in lies:
+        with pytest.raises(CodecError, match="no product with a matrix that clients' rows give"):
+            require_of_rows(tiers, basis, lie, noise)
+
+
+def test_nothing_is_a_sum_of_rows_that_are_nothing() -> None:
+    tiers = tiers_of(np.full(5, 2))
+    basis = first_basis(SEED, tiers, 5, 2, None)
+    require_of_rows(tiers, basis, np.zeros((5, 2)), 0.0)
+    require_of_rows([], np.zeros((5, 0)), np.zeros((5, 0)), 0.0)

@@ -18,6 +18,7 @@ from protocols.sums.groups import (
     NO_RULE,
     TAU,
     KeptGroups,
+    advised_groups_of_degrees,
     default_groups_of_degrees,
     require_groups,
     sum_of_kept,
@@ -172,6 +173,16 @@ def test_degrees_are_split_by_themselves_into_three_large_groups() -> None:
     )
     assert default_groups_of_degrees(50, fewest, FEWEST_IN_DEGREES // 2 + 1, works) == 1, "half of a group at most"
     assert default_groups_of_degrees(50, fewest, 99, works) == 1, "rounds of the fewest clients do not work"
+
+
+def test_splitting_degrees_is_advised_where_items_have_owners_enough_in_every_group() -> None:
+    def works(clients: int, groups: int) -> bool:
+        return clients >= 60 * groups
+
+    assert advised_groups_of_degrees(100, 400, 4500, works) == (3, 399, 67)
+    assert advised_groups_of_degrees(100, 400, 4499, works) is None, "fewer than fifteen owners an item in each group"
+    assert advised_groups_of_degrees(10, 299, 4500, works) is None, "groups of 99"
+    assert advised_groups_of_degrees(100, 400, 4500, lambda *_: False) is None, "no round works in groups"
 
 
 def test_members_are_told_which_sums_are_split() -> None:
