@@ -78,6 +78,8 @@ CONNECTIONS: Final = 16
 AT_ONCE: Final = 64
 """Clients whose requests are made, and then sent."""
 DAY: Final = 86_400.0
+LOOK_SECONDS: Final = 0.5
+"""Between two looks of the operator at the round: each costs a server as much as a client's upload."""
 _END: Final = b"\r\n\r\n"
 T = TypeVar("T")
 
@@ -301,7 +303,7 @@ def play(name: str, clients: int, shard: int, replicas: int, sqlite: bool, kill:
 
         def round_that(fits: Callable[[RoundView], bool]) -> RoundView:
             while not (found := [view for view in operator.rounds(task.task_id) if fits(view)]):
-                time.sleep(0.1)
+                time.sleep(LOOK_SECONDS)
             return found[0]
 
         with Peaks([server.pid for server in servers.servers]) as peaks:

@@ -1,4 +1,4 @@
-"""Split a batch of contributions, or the masks of a sum, into jobs for several workers, and merge their results.
+"""Split a batch of contributions, or the masks of a sum, into jobs for workers, and merge their results.
 
 Partial sums are exact, so the result is bit for bit that of one worker. No row names the blobs of the parts: they are
 deleted when the result is there or, if the server dies before, as orphans.
@@ -89,7 +89,7 @@ class SplitJobs:
 
     async def _split_masks(self, job: ReleaseJob) -> tuple[UnmaskJob, ...]:
         width = self.workers.width
-        if not isinstance(job.masks, Masks) or width == 1:
+        if not isinstance(job.masks, Masks):
             return ()
         parts = await run_in_threadpool(job.masks.split, width, self.split_bytes, self.workers.threads(width))
         return tuple(UnmaskJob(job.blobs, job.task_id, job.terms, job.spec, part) for part in parts)

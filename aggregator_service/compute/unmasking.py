@@ -1,6 +1,6 @@
 """Remove the masks from a masked or one-shot sum: pure functions that run in worker processes.
 
-Of a masked sum, one worker removes all of them (`Masks.remove_from`), or several compute a correction each
+Of a masked sum, one job removes all of them (`Masks.remove_from`), or several compute a correction each
 (`Masks.split`, `Masks.correction`). Corrections are partial sums, and are merged with the sum.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Final
 
 from protocols.errors import CodecError
 from protocols.sums.base import Buffer
@@ -16,11 +17,15 @@ from protocols.sums.masked import server
 from protocols.sums.masked.plan import MASKED, RoundContext
 from protocols.sums.masked.roster import Roster, open_roster
 from protocols.sums.masked.server import BadShare
+from protocols.sums.masked.wire import PAIR_BYTES
 from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import make_committee
 from protocols.sums.oneshot.plan import OneshotContext
 from protocols.sums.oneshot.wire import CommitteeKey
 from protocols.sums.wire import Ring
+
+_MOST_HELD: Final = 2 * 1024 * 1024
+"""Bytes of shares of one part: server and worker have them two or three times over while they are passed on."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +49,19 @@ class Masks:
         roster = open_roster(self.context, self.roster)
         return _removed(roster, partial, self.held, self.sharers, self.survivors, self.threads)
 
-    def split(self, workers: int, least_bytes: int, threads: int) -> tuple[Masks, ...]:
-        """Split the masks into at most `workers` parts, each with the shares of its owners only and with `threads`.
+    def split(self, workers: int, least_bytes: int, threads: int, most_held: int = _MOST_HELD) -> tuple[Masks, ...]:
+        """Split the masks into parts, each with the shares of its owners only and with `threads`.
 
-        Every part has at least `least_bytes` of mask streams to make; one part when there are too few for two.
+        There are at most `workers` parts, each with at least `least_bytes` of mask streams to make, but more where a
+        part would have more than about `most_held` bytes of shares.
         """
         roster = open_roster(self.context, self.roster)
         masks = server.count_masks(roster, self.survivors, self.held)
         parts = min(workers, masks * self.context.plan.partial_bytes // least_bytes)
-        groups = server.split_shares(roster, self.survivors, self.held, max(1, parts))
+        held = sum(
+            one.shares.nbytes + one.commitments.nbytes + PAIR_BYTES * len(one.secrets) for one in self.held.values()
+        )
+        groups = server.split_shares(roster, self.survivors, self.held, max(1, parts, -(-held // most_held)))
         return tuple(replace(self, held=group, threads=threads) for group in groups)
 
     def correction(self) -> tuple[bytes, tuple[BadShare, ...]]:

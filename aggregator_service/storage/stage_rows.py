@@ -9,6 +9,7 @@ when its stage is over.
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Literal, cast, get_args
@@ -129,8 +130,12 @@ def each_body(session: Session, round_id: int, stage: StageMessage) -> Iterator[
             yield client, body
 
 
-class StoredMessages(Mapping[str, bytes]):
-    """The messages of a stage by client id, each read when it is asked for. None once the round is over."""
+class StoredMessages(Mapping[str, memoryview]):
+    """The messages of a stage by client id, each read when it is asked for. None once the round is over.
+
+    Each is in memory of its own, which the system has back when the message is dropped: of many long ones on the heap,
+    dropped in another order, a server would keep most for as long as it runs.
+    """
 
     def __init__(self, session: Session, round_id: int, stage: StageMessage) -> None:
         columns = cast(Table, StageMessageRow.__table__).c  # a statement of mapped columns takes twice as long
@@ -145,10 +150,15 @@ class StoredMessages(Mapping[str, bytes]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._clients)
 
-    def __getitem__(self, client_id: str) -> bytes:
+    def __getitem__(self, client_id: str) -> memoryview:
         if client_id not in self._clients:
             raise KeyError(client_id)
-        return self._session.execute(self._body, {"client": client_id}).scalar_one() or b""
+        body = self._session.execute(self._body, {"client": client_id}).scalar_one() or b""
+        if not body:
+            return memoryview(b"")
+        mapped = memoryview(mmap.mmap(-1, len(body)))
+        mapped[:] = body
+        return mapped
 
 
 _AT_ONCE: Final = 16
