@@ -74,10 +74,10 @@ _WITH_NEXT: Final = (
 _WHOLE: Final = tuple(
     sorted(
         (Setting(*one) for one in product((True, False), (0.0625, 0.25, 1.0, 4.0), (1, 4, 16, 64), (0.0, -0.1))),
-        key=lambda one: one != Setting(part=4),
+        key=lambda one: (one != Setting(part=4), one != Setting()),
     )
 )
-"""Of the spectrum of a whole matrix, which has more vectors than any data needs."""
+"""Of the spectrum of a whole matrix: a quarter of its vectors fits most data, all of them some with many items."""
 
 
 _SLIM: Final = tuple(Setting(sizes=0.03, shift=shift) for shift in (-0.2, -0.1, 0.0))
@@ -101,9 +101,11 @@ def settings_of(next_items: bool, whole: bool = False, slim: bool = False) -> tu
 
 
 def usual_of(settings: tuple[Setting, ...]) -> int:
-    """Return of how many of the first settings the better one is used unless another is clearly better than that: of
-    a filter of the spectrum and SLIM, or of one."""
-    return 2 if settings[1].sizes else 1
+    """Return of how many of the first settings the better one is used unless another is clearly better than that.
+
+    Of a whole matrix these are two: a quarter of the vectors, and SLIM or, without it, all vectors.
+    """
+    return 1 if settings[0] == Setting() else 2
 
 
 _CLEAR: Final = 0.75

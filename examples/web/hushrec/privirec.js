@@ -106,12 +106,12 @@ function put(matrix, rows, first, block) {
 }
 
 /** What members measure, in this order: whether the diagonal is zero, the weight, the part of the vectors, the shift, and the share of next items. */
-const settingsWith = (parts, first) => [true, false]
+const settingsWith = (parts, ...first) => [true, false]
   .flatMap((zero) => [1 / 16, 1 / 4, 1, 4].flatMap((weight) => parts.flatMap((part_) => [0, -0.1].map((shift) => ({ zero, weight, part: part_, shift, share: 0 })))))
-  .sort((one, other) => isFirst(other, first) - isFirst(one, first));
+  .sort((one, other) => placeOf(one, first) - placeOf(other, first));
 const SETTINGS = settingsWith([1, 4], 1);
 /** Of the vectors of a whole matrix. */
-const OF_WHOLE = settingsWith([1, 4, 16, 64], 4);
+const OF_WHOLE = settingsWith([1, 4, 16, 64], 4, 1);
 const WITH_NEXT = [
   ...SETTINGS,
   ...[0.2, 0.5, 0.75].flatMap((share) => [1 / 4, 1, 4].flatMap((weight) => [0, -0.1].map((shift) => ({ zero: true, weight, part: 1, shift, share })))),
@@ -122,8 +122,9 @@ const OF_SLIM = [-0.2, -0.1, 0].map((shift) => ({ zero: true, weight: 1, part: 1
 const WITH_SLIM = [OF_WHOLE[0], ...OF_SLIM, ...OF_WHOLE.slice(1)];
 const ofPairs = (p) => (p.slim ? WITH_SLIM : OF_WHOLE);
 const settingsOf = (p) => (isCounted(p) ? ofPairs(p) : hasNext(p) ? WITH_NEXT : SETTINGS);
-function isFirst({ zero, weight, part: part_, shift }, first) {
-  return Number(zero && weight === 1 && part_ === first && shift === 0);
+function placeOf({ zero, weight, part: part_, shift }, first) {
+  const place = first.indexOf(part_);
+  return zero && weight === 1 && shift === 0 && place >= 0 ? place : first.length;
 }
 
 /** The item that a client keeps out of all sums; none for most. drawn: two numbers that it drew once. order: its items by time, or null. */
@@ -334,7 +335,7 @@ export async function absorb(p, state, index, total, contributions, seed) {
   if (kindOf(p, index) === "next") return { ...state, sums: index, transitions: transitionModel(p, state, total) };
   if (kindOf(p, index) === "validation") {
     const measured = total.map((x) => Math.max(0, Math.min(contributions, x)));
-    return { ...state, sums: index, setting: chosenSetting(measured, settingsOf(p)[1].sizes ? 2 : 1), measured };
+    return { ...state, sums: index, setting: chosenSetting(measured, isCounted(p) ? 2 : 1), measured };
   }
   const { widths, columns } = widthsOf(p, state);
   let at = 0;
