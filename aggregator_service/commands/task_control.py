@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
@@ -113,13 +114,20 @@ def task_advise(
         delta = default_delta(clients)
     privacy = privacy_of(epsilon, Schedule(), fixed_clip=False, delta=delta)
     if privacy is None:
-        choice = choose(
-            items, clients, interactions, budget=most_bytes, mechanism=mechanism, ratings=ratings, ordered=times
+        chosen = partial(
+            choose,
+            items,
+            interactions=interactions,
+            budget=most_bytes,
+            mechanism=mechanism,
+            ratings=ratings,
+            ordered=times,
         )
+        choice = chosen(clients)
         schedule, more = Schedule(cohort_size=choice.cohort_size, rounds=choice.rounds), ""
         of_degrees = _groups_of_degrees(choice, items, clients, interactions, mechanism, own)
-        if of_degrees is not None:
-            choice, own = choice._replace(cohort_size=of_degrees.clients), own | {"groups": of_degrees.groups}
+        if of_degrees is not None:  # a member or two less, for whom as many vectors may be too many
+            choice, own = chosen(of_degrees.clients), own | {"groups": of_degrees.groups}
         if recipe_entry(choice.recipe).frozen:  # its sums say more, the more clients drop out after the degrees
             floors = _floors(choice.cohort_size // (1 if of_degrees is None else of_degrees.groups))
             schedule = schedule.model_copy(update={"cohort_size": choice.cohort_size, **floors})

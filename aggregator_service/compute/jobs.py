@@ -297,7 +297,8 @@ def _absorbed(
         else:
             total = mechanism.open(plan, aggregate, survivors, None)
         require_possible(plan, total, survivors)
-        return recipe.absorb(state, job.spec, total, survivors), of_groups
+        spec = replace(job.spec, rounding=plan.predicted_error)
+        return recipe.absorb(state, spec, total, survivors), of_groups
     except CodecError as error:
         job.blobs.delete(released.key)
         raise SumUnopenedError(str(error)) from error

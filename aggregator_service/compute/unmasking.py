@@ -49,11 +49,12 @@ class Masks:
         roster = open_roster(self.context, self.roster)
         return _removed(roster, partial, self.held, self.sharers, self.survivors, self.threads)
 
-    def split(self, workers: int, least_bytes: int, threads: int, most_held: int = _MOST_HELD) -> tuple[Masks, ...]:
+    def split(self, workers: int, least_bytes: int, threads: int, most_held: int = 0) -> tuple[Masks, ...]:
         """Split the masks into parts, each with the shares of its owners only and with `threads`.
 
         There are at most `workers` parts, each with at least `least_bytes` of mask streams to make, but more where a
-        part would have more than about `most_held` bytes of shares.
+        part would have more than about `most_held` bytes of shares. 0: as many as keep its shares below 2 MiB, or below
+        what each part has besides, the roster and a correction.
         """
         roster = open_roster(self.context, self.roster)
         masks = server.count_masks(roster, self.survivors, self.held)
@@ -61,7 +62,8 @@ class Masks:
         held = sum(
             one.shares.nbytes + one.commitments.nbytes + PAIR_BYTES * len(one.secrets) for one in self.held.values()
         )
-        groups = server.split_shares(roster, self.survivors, self.held, max(1, parts, -(-held // most_held)))
+        most = most_held or max(_MOST_HELD, len(self.roster), self.context.plan.partial_bytes)
+        groups = server.split_shares(roster, self.survivors, self.held, max(1, parts, -(-held // most)))
         return tuple(replace(self, held=group, threads=threads) for group in groups)
 
     def correction(self) -> tuple[bytes, tuple[BadShare, ...]]:

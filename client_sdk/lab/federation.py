@@ -266,7 +266,7 @@ class Federation:
             total = self._sum_sealed(plan, spec, cohort, tally)
             if isinstance(self.recipe, Private) and not self._each_adds_noise(plan):
                 total += noise_of_all(self.recipe, spec, total.size, cohort.size, self._noise_draws(spec))
-        self.state = self.recipe.absorb(self.state, spec, total, cohort.size)
+        self.state = self.recipe.absorb(self.state, replace(spec, rounding=plan.predicted_error), total, cohort.size)
         return tally.round(number, cohort.size)
 
     def _abstains(self, spec: RoundSpec, user: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from client_sdk.agreement.terms import TaskTerms, broken_terms
@@ -230,7 +230,8 @@ def absorb_aggregate(
         if terms.opened_by == "members":
             require_participants(plan, total, terms.schedule.min_clients)
         summed = without_participation(plan, total)
-        after = terms.recipe.absorb(state, terms.round_spec(view), summed, view.survivors)
+        spec = replace(terms.round_spec(view), rounding=plan.predicted_error)
+        after = terms.recipe.absorb(state, spec, summed, view.survivors)
         terms.require_reachable(after)
         return after
 

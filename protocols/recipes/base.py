@@ -62,6 +62,8 @@ class RoundSpec:
     noise: float = 0.0
     """Standard deviation of the noise in every value of the sum that `absorb` is given; 0.0 for a task without a
     privacy block."""
+    rounding: float = 0.0
+    """Bound on the error of encoding in a value of that sum (`SumPlan.predicted_error`); 0.0 for exact sums."""
 
 
 @dataclass(frozen=True)

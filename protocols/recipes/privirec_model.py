@@ -119,7 +119,7 @@ class PriviRecModel(PriviRecPlan):
                 has, places = places_of(widths, self.rows_in(own, spec)[1])
                 product = np.zeros((widths.size, columns))
                 product[:, : has.shape[1]][has] = total[places]
-                return self._iterated(own, spec, product)
+                return self._iterated(own, spec, product, contributions)
             case "next":
                 return own.following(spec, transitions=self._model(own, spec, total))
             case "validation":
@@ -161,7 +161,18 @@ class PriviRecModel(PriviRecPlan):
         basis = rows_of_all(drawn, kept, p.items)
         return replace(state, basis=basis, singular_values=np.zeros(columns, dtype=np.float32))
 
-    def _iterated(self, state: PriviRecState, spec: RoundSpec, product: Floats) -> PriviRecState:
+    def _deviations(self, state: PriviRecState, spec: RoundSpec, contributions: int) -> Floats:
+        """Return the standard deviation of what noise and encoding add to the values of each row of Y, float64 (m,).
+
+        An encoding rounds each contribution to steps, and zeros exactly: a row has the errors of its owners alone, each
+        uniform within half a step.
+        """
+        half = spec.rounding / max(1, contributions)
+        owners = state.item_degrees[self.kept(state)] if self.parameters.degrees else contributions
+        found = np.sqrt(spec.noise**2 + half**2 / 3.0 * owners)
+        return np.broadcast_to(found, self.kept(state).shape)
+
+    def _iterated(self, state: PriviRecState, spec: RoundSpec, product: Floats, contributions: int) -> PriviRecState:
         """Return the state after an iteration; with noise, components below the noise have the singular value 0.
 
         Their vectors stay in Q for the next iteration, in which they may rise above the noise. After the last one they
@@ -169,7 +180,7 @@ class PriviRecModel(PriviRecPlan):
         """
         kept = self.kept(state)
         basis = self.basis_before(state, spec)[kept].astype(np.float64)
-        require_of_rows(tiers_of(self.widths(state)[0]), basis, product, spec.noise)
+        require_of_rows(tiers_of(self.widths(state)[0]), basis, product, self._deviations(state, spec, contributions))
         if self.parameters.krylov:
             return self._with_more_directions(state, spec, basis, product)
         found = above_noise(product, spec.noise) if spec.noise else iterate(product)

@@ -34,7 +34,8 @@ from protocols.recipes.spectrum import (
 )
 
 Ints = NDArray[np.int64]
-_ROUNDED = 0.01  # share of Q^T Y that rounding and encoding may change; so small a change is no lie worth having
+_ROUNDED = 0.01  # share of Q^T Y that float32 may change; so small a change is no lie worth having
+_DEVIATIONS = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,19 +70,23 @@ def places_of(widths: Ints, starts: Ints | None = None) -> tuple[NDArray[np.bool
     return has, (starts[:, None] + columns)[has]
 
 
-def require_of_rows(tiers: list[Tier], basis: Floats, product: Floats, noise: float) -> None:
+def require_of_rows(tiers: list[Tier], basis: Floats, product: Floats, deviations: Floats) -> None:
     """Raise `CodecError` unless the sum Y of an iteration can be P Q for a P = sum_u r_u^T r_u.
 
-    basis, product: Q and Y, float64 (m, K). noise: deviation of each value of Y in a task with noise. In the rows of a
-    tier Q^T Y is Q^T P Q: symmetric, and without negative eigenvalues, whoever is absent. What one member adds without
-    regard to Q is neither: a Gaussian of its own is as far from symmetric as it is large.
+    basis, product: Q and Y, float64 (m, K). deviations: of what noise and encoding add to each value of a row of Y,
+    float64 (m,). In the rows of a tier Q^T Y is Q^T P Q: symmetric, and without negative eigenvalues, whoever is
+    absent. What one member adds without regard to Q is neither, where a tier has more than a few columns: a Gaussian of
+    its own is as far from symmetric as it is large. (A single column has only its sign.)
     """
     for number, tier in enumerate(tiers):
         own = slice(tier.first, tier.last)
-        small = basis[tier.rows, own].T @ product[tier.rows, own]
+        columns = basis[tier.rows, own]
+        small = columns.T @ product[tier.rows, own]
         values, vectors = np.linalg.eigh((small + small.T) / 2)
         nearest = (vectors * np.maximum(values, 0.0)) @ vectors.T
-        allowed = _ROUNDED * float(np.linalg.norm(small)) + 2.0 * noise * len(small)
+        # the errors of a column are independent, and each of Q^T Y's is a sum of them with the entries of Q
+        expected = float(np.sqrt(len(small) * (np.square(columns).sum(1) @ np.square(deviations[tier.rows]))))
+        allowed = _ROUNDED * float(np.linalg.norm(small)) + _DEVIATIONS * (1.0 + 1.0 / len(small)) * expected
         if float(np.linalg.norm(small - nearest)) > allowed:
             raise CodecError(
                 f"a sum of an iteration is no product with a matrix that clients' rows give: Q^T Y of tier {number} is "

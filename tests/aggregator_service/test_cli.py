@@ -259,6 +259,9 @@ def test_advice_splits_the_sum_of_degrees_where_lists_are_long_enough(command: C
     assert "--mechanism masked -m groups=3 -s cohort_size=942 -s rounds=6 -s min_clients=157 -s min_diff" in last
     words = last.replace("NAME", "films").replace("KEY", TRIAL.pin.key).split()[1:]
     assert json.loads(command(*words))["recipe"]["parameters"]["components"] == 39
+    ordered = ("task", "advise", "--items", "1000", "--clients", "1000", "--interactions", "100000", "--times")
+    words = command(*ordered).splitlines()[-1].replace("NAME", "next").replace("KEY", TRIAL.pin.key).split()[1:]
+    assert json.loads(command(*words))["schedule"]["cohort_size"] == 999, "what is safe for 999, not for 1,000"
     short = ("--items", "1682", "--clients", "943", "--interactions", "20000")
     for options in (("-m", "groups=1"), short, ("--mechanism", "plain"), ("--epsilon", "4")):
         said = command(*long, *options)

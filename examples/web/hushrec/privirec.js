@@ -317,8 +317,8 @@ export function contribution(p, state, index, all, drawn, times) {
 
 export const empty = () => ({ sums: 0 });
 
-/** seed: of the round. */
-export async function absorb(p, state, index, total, contributions, seed) {
+/** seed: of the round. rounding: bound on the error of encoding in a value of the sum; 0 for exact sums. */
+export async function absorb(p, state, index, total, contributions, seed, rounding = 0) {
   if (index <= before(p)) {
     const most = index === 1 ? contributions : contributions * Math.min(LONGEST_LIST, p.items);
     const counts = total.map((x) => Math.max(0, Math.min(most, rint(x))));
@@ -340,7 +340,8 @@ export async function absorb(p, state, index, total, contributions, seed) {
   const { widths, columns } = widthsOf(p, state);
   let at = 0;
   const product_ = widths.map((width) => [...total.slice(at, (at += width)), ...new Array(columns - width).fill(0)]);
-  requireOfRows(tiersOf(widths), state.basis, product_);
+  const half = rounding / Math.max(1, contributions);
+  requireOfRows(tiersOf(widths), state.basis, product_, kept(p, state).map((i) => half * Math.sqrt(state.degrees[i] / 3)));
   if (p.krylov) return withMoreDirections(p, state, index, product_, tiersOf(widths), columns);
   const found = signedQr(product_);
   let [basis, values] = [found.basis, found.diagonal.map(Math.sqrt)];
@@ -367,15 +368,16 @@ function clientsOf(p, pairClients, rows, place) {
   return pairClients[pairClients.findIndex((_, sum) => place < spanOf(p, before(p) + 1 + sum, rows)[1])];
 }
 
-/** Throws `CodecError` unless the sum of an iteration can be P Q: in a tier Q^T Y is symmetric, without negative eigenvalues. */
-function requireOfRows(tiers, basis, sum) {
+/** Throws `CodecError` unless the sum of an iteration can be P Q: in a tier Q^T Y is symmetric, without negative eigenvalues. deviations: of each row's values. */
+function requireOfRows(tiers, basis, sum, deviations) {
   for (const { rows, first, last } of tiers) {
     const [q, y] = [basis, sum].map((one) => part(one, rows, range(first, last)));
     const small = product(transposed(q), y);
     const { values, vectors } = eigen(small.map((row, k) => row.map((x, l) => (x + small[l][k]) / 2)));
     const nearest = product(vectors.map((row) => row.map((x, k) => x * Math.max(0, values[k]))), transposed(vectors));
     const off = norm(small.flatMap((row, k) => row.map((x, l) => x - nearest[k][l])));
-    if (off > 0.01 * norm(small.flat())) throw new CodecError("a sum of an iteration is no product with a matrix that clients' rows give");
+    const expected = Math.sqrt(small.length) * norm(q.flatMap((row, i) => row.map((x) => x * deviations[rows[i]])));
+    if (off > 0.01 * norm(small.flat()) + 2 * (1 + 1 / small.length) * expected) throw new CodecError("a sum of an iteration is no product with a matrix that clients' rows give");
   }
 }
 

@@ -362,3 +362,31 @@ def test_a_state_of_another_machine_is_the_same_and_a_made_up_one_is_not() -> No
     basis = theirs.basis.copy()
     basis[:, 15] = basis[:, 0]
     assert not made.same_state(own, replace(theirs, basis=basis))
+
+
+@pytest.mark.parametrize("step", [0.0, 1e-6, 1e-3, 4e-3])
+@pytest.mark.parametrize("members", [40, 400])
+@pytest.mark.parametrize("krylov", [True, False])
+def test_sums_of_honest_members_pass_however_coarse_the_steps_are(step: float, members: int, krylov: bool) -> None:
+    """A ring with few bits, or with many spare ones, rounds each contribution to steps as large as the values of rows.
+
+    With 40 members there are more columns than lists, so that the last sum is of rounding alone.
+    """
+    items, rng = 90, np.random.default_rng(members)
+    rows = [
+        np.flatnonzero(row).astype(np.int32) for row in rng.random((members, items)) < np.linspace(0.05, 0.5, items)
+    ]
+    exponents = {"user_exponent": 0.25, "item_exponent": 0.3125, "krylov": krylov}
+    made = recipe(
+        "privirec-k",
+        {"items": items, "components": 24, "iterations": 3, "reveal_gram": True, "min_owners": 1, **exponents},
+    )
+    state = made.initial_state(TASK_SEED)
+    while state.sum_index < 4:
+        spec = replace(made.round_spec(TASK_SEED, state.sum_index + 1), size=made.size_after(state))
+        vectors = [made.contribute(state, spec, Local(own)).vector for own in rows]
+        if spec.sum_index > 1 and step:
+            vectors = [step * np.rint(vector / step) for vector in vectors]
+        spec = replace(spec, rounding=step / 2 * members)
+        state = state_as(made.absorb(state, spec, np.sum(vectors, axis=0), members), PriviRecState)
+    assert state.singular_values.any()
