@@ -34,6 +34,7 @@ from protocols.advice import NOISY
 from protocols.contribution import plan_of_task
 from protocols.crypto.keys import derive_seed
 from protocols.crypto.random import Randomness
+from protocols.errors import CodecError
 from protocols.messages.privacy import Privacy
 from protocols.privacy.noise import SumNoise, epsilon_of, skellam_curve
 from protocols.recipes.base import Contribution, ModelState, RoundSpec, main_layout
@@ -209,8 +210,11 @@ class Task:
                 else:
                     sent[f"client {client}"] = np.zeros(plan.layout.length)
             total = run_masked_sum(plan, sent).total
-            state = self.private.absorb(state, spec, total, self.clients)
             opened.append(total)
+            try:
+                state = self.private.absorb(state, spec, total, self.clients)
+            except CodecError:  # canaries are no rows of clients, so their sum without noise is refused; but it is out
+                state = self.private.absorb(state, spec, np.zeros_like(total), self.clients)
         return opened
 
 

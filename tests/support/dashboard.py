@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import numpy as np
 
+from protocols.recipes.base import Local
 from tests.support.api import Api, TestTask, checked, contribute
 from tests.support.masked import enrol_masked, masked_task, play
 from tests.support.server import OPERATOR_TOKEN
@@ -67,17 +69,20 @@ def _task_with_metrics(api: Api) -> TestTask:
             "schedule": {"rounds": 5, "cohort_size": 2, "min_clients": 2},
         }
     )
-    rng, members = np.random.default_rng(5), task.enrol(2)
+    members, state = task.enrol(2), task.recipe.initial_state(task.spec_seed)
     for number in range(1, 6):
         if task.now()["state"] != "open":
             break
         task.wait_round(number, "collecting")
-        for member in members:
-            plan, route = task.plan_of(number), task.recipe.route(task.spec(number), member.client_id)
-            masks = [block.integral_mask() for block in plan.layout.contribution_blocks(route)]
-            vectors = [np.where(mask, 1.0, rng.uniform(0.0, 0.2, len(mask))) for mask in masks]
-            assert member.put(number, task.mechanism.seal(plan, route, vectors, None)).status_code == 201
+        spec = replace(task.spec(number), size=task.recipe.size_after(state))
+        vectors = [
+            task.recipe.contribute(state, spec, Local(np.arange(first, 12, step, dtype=np.int32))).vector
+            for first, step in ((0, 2), (1, 3))
+        ]
+        for member, vector in zip(members, vectors, strict=True):
+            assert member.put(number, vector.astype("<f4").tobytes()).status_code == 201
         task.wait_round(number, "complete")
+        state = task.recipe.absorb(state, spec, np.sum(vectors, axis=0), len(members))
     return task
 
 
