@@ -96,16 +96,16 @@ FLOODS: Final[Mapping[str, tuple[tuple[int, ...], tuple[float, ...]]]] = {
     "privirec": ((0, 10, 40, 160), (1.0, 0.3, 0.1)),
 }
 """Ranks and sizes of what floods sums."""
-NOISES: Final[Mapping[str, tuple[float, ...]]] = {
-    "privirec-k": (1e-3, 3e-4, 1e-4, 3e-5, 1e-5),
-    "privirec": (1.0, 0.3, 0.1, 0.03, 0.01),
-}
-"""Sizes of what noise sums, near the largest that passes."""
 LIARS: Final = (1, 5, 60)
 OWNERS: Final = 20
 TOP: Final = 20
 SIZES: Final = (1.0, 0.1, 1e-2, 1e-3, 1e-4)
 """Sizes of a lie in power iterations, of the most that passes."""
+NOISES: Final[Mapping[str, tuple[float, ...]]] = {
+    "privirec-k": (1e-3, 3e-4, 1e-4, 3e-5, 1e-5),
+    "privirec": SIZES,
+}
+"""Sizes of what noise sums, near the largest that passes."""
 DEGREES: Final = (0.1, 1.0)
 """Shares of the room in the sum of degrees, from the item's owners to all clients, that a liar fills in turn."""
 FEW: Final[dict[str, Any]] = {"dropout": 0.1, "eta": 10}
