@@ -178,6 +178,8 @@ def _judge_problem(answer: Answer, forbidden: tuple[str, ...]) -> None:
     inside = INSIDES.search(text)
     assert inside is None, f"reveals internals: {inside.group()!r}"
     assert not any(hidden in text for hidden in forbidden), "reveals internals"
+    for own in (document["type"], document["title"]):  # of every such answer, whatever was sent
+        text = text.replace(own, "")
     for given in answer.given:
         told_aloud = len(given) < 8 or given in _OWN_WORDS or _NUMBER.fullmatch(given)
         assert told_aloud or given not in text, f"repeats what was sent: {given[:80]!r}"
