@@ -96,14 +96,8 @@ from protocols.recipes.privirec_model import PriviRecModel
 from protocols.recipes.privirec_parameters import GRAM_REVEALS, PriviRecKParameters, PriviRecParameters
 from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.registry import RecipeEntry
-from protocols.recipes.spectrum import (
-    Spectrum,
-    triangle_length,
-    triangle_places,
-)
-from protocols.recipes.staircase import (
-    places_of,
-)
+from protocols.recipes.spectrum import Spectrum, triangle_length, triangle_places
+from protocols.recipes.staircase import places_of
 from protocols.recipes.state import state_as
 
 
@@ -187,7 +181,7 @@ class PriviRec(PriviRecK):
     def absorb(self, state: ModelState, spec: RoundSpec, total: Floats, contributions: int) -> ModelState:
         after = super().absorb(state, spec, total, contributions)
         own = state_as(after, PriviRecState)
-        if self.parameters.counted and own.sum_index == self.last_gram and self.sum_of(own.sum_index) == "gram":
+        if self.parameters.counted and own.sum_index == self.last_gram:
             if own.pairs.size > triangle_length(MOST_CHECKED):
                 require_few_above(own.pairs, self.pairs_within(own))
             else:

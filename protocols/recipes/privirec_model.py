@@ -32,14 +32,7 @@ from protocols.recipes.spectrum import (
     start_basis,
     symmetric_above_noise,
 )
-from protocols.recipes.staircase import (
-    first_basis,
-    next_basis,
-    places_of,
-    require_of_rows,
-    tiers_of,
-    whole_spectrum,
-)
+from protocols.recipes.staircase import first_basis, next_basis, places_of, require_of_rows, tiers_of, whole_spectrum
 from protocols.recipes.state import STATE_TOLERANCE, state_as
 from protocols.recipes.validation import chosen_setting, usual_of
 

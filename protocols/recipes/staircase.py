@@ -17,6 +17,7 @@ columns there is one tier, and this is the block Krylov method of `protocols.rec
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,10 @@ from protocols.recipes.spectrum import (
 )
 
 Ints = NDArray[np.int64]
-_ROUNDED = 0.01  # share of Q^T Y that float32 may change; so small a change is no lie worth having
-_DEVIATIONS = 2.0
+_ROUNDED: Final = 0.02
+"""Share of Q^T Y that may be off: many equal lists have equal errors, which deviations leave out."""
+_DEVIATIONS: Final = 3.0
+"""Of what independent errors add up to; honest sums of four data sets were off by half of what both allow, or less."""
 
 
 @dataclass(frozen=True, eq=False)
