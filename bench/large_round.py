@@ -61,7 +61,7 @@ from protocols.sums.oneshot.client import sign_upload
 from protocols.sums.oneshot.committee import Committee, make_committee, seal_share, split_keys
 from protocols.sums.oneshot.mechanism import ONESHOT, packed_residues
 from protocols.sums.oneshot.member import split
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan
 from protocols.sums.oneshot.polynomials import add_products, gaussian, public_polynomials
 from protocols.task_terms import broadcast_digest
 from tests.support.needs import required
@@ -140,7 +140,7 @@ class Uploads:
         block, random = plan.layout.blocks[0], np.random.default_rng(1)
         bounds, counts = block.bounds(), block.integral_mask()
         self._vectors = [
-            encode(plan, whole_route(plan.layout), [np.where(counts, 1.0, random.uniform(-bounds, bounds))])
+            plan.encode(whole_route(plan.layout), [np.where(counts, 1.0, random.uniform(-bounds, bounds))])
             for _ in range(SECRETS)
         ]
         self._random = np.random.default_rng()

@@ -23,7 +23,6 @@ from bench.figures import run
 from bench.peers import FlowerPeer
 from bench.sums import CLIP, Shape, play_round
 from protocols.sums.masked.masks import Mask, add_masks
-from protocols.sums.masked.plan import encode
 
 ROUND: Final = Shape(clients=100, values=100_000, dropouts=10)
 
@@ -95,7 +94,7 @@ def measure_masks(repetitions: int) -> dict[str, Figure]:
 def measure_quantise(peer: FlowerPeer | None, vector: NDArray[np.float64], repetitions: int) -> dict[str, Figure]:
     """Time the step from float64 values to ring elements, checked and clipped, and Flower's `quantize`."""
     ours, theirs = [], []
-    step = {"ours": partial(encode, ROUND.plan, ROUND.route, [vector])}
+    step = {"ours": partial(ROUND.plan.encode, ROUND.route, [vector])}
     for _ in range(repetitions):
         ours.append(time_in_turn(step, 20, clock=time.process_time)["ours"])
         theirs += [peer.ask("quantise", values=ROUND.values, times=20)["seconds"]] if peer is not None else []

@@ -24,7 +24,7 @@ from protocols.sums.masked.plan import MASKED
 from protocols.sums.oneshot.client import contribute
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy
 from protocols.sums.oneshot.wire import Upload
 
 CLIENTS: Final = 1_000
@@ -45,7 +45,7 @@ def oneshot_client(
 
     def play() -> Upload:
         committee = make_committee(context, keys, organiser.knows)
-        return contribute(committee, "c0", own, OneshotPolicy(), encode(plan, route, [vector]))
+        return contribute(committee, "c0", own, OneshotPolicy(), plan.encode(route, [vector]))
 
     return play
 

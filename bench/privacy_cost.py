@@ -33,7 +33,7 @@ from protocols.recipes.private import Private, with_privacy
 from protocols.recipes.registry import recipe
 from protocols.sums.masked.client import advertise
 from protocols.sums.masked.masks import Mask, add_masks
-from protocols.sums.masked.plan import MASKED, MaskedPlan, encode
+from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.wire import pack
 
 ITEMS: Final = 3706
@@ -66,7 +66,7 @@ def contributions(name: str, clients: int) -> tuple[dict[str, Callable[[], objec
     def whole(plan: MaskedPlan, masks: list[Mask], private: Private | None) -> bytes:
         made = side.contribute(spec, "client", state, history, own, np.random.default_rng(1)).contribution
         sent = made if private is None else private.noised(state, spec, made, os.urandom)
-        elements = encode(plan, whole_route(plan.layout), list(sent.blocks))
+        elements = plan.encode(whole_route(plan.layout), list(sent.blocks))
         add_masks(elements, masks)
         return pack(elements, plan.bits)
 

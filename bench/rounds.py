@@ -36,10 +36,8 @@ from protocols.layout import VectorLayout, whole_route
 from protocols.messages import Schedule
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
 from protocols.sums.masked.plan import MaskedPlan
-from protocols.sums.masked.plan import encode as encode_masked
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan
-from protocols.sums.oneshot.plan import encode as encode_oneshot
 
 READY_SECONDS = 120.0
 """Within which a server must listen; a busy machine takes long to import it."""
@@ -228,12 +226,12 @@ def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
     if isinstance(plan, MaskedPlan):
         total = np.zeros(plan.layout.length, plan.dtype)
         for vector in vectors:
-            total += encode_masked(plan, route, [vector()])
+            total += plan.encode(route, [vector()])
         return bool(body == total.tobytes())
     assert isinstance(plan, OneshotPlan)
     whole = np.zeros(plan.layout.length, np.int64)
     for vector in vectors:
-        whole += encode_oneshot(plan, route, [vector()])
+        whole += plan.encode(route, [vector()])
     opened = ONESHOT.open(plan, body, len(vectors), None)
     return all((opened[where] * fixed.scale == whole[where]).all() for fixed, where in plan.places[0])
 

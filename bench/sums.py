@@ -21,7 +21,7 @@ from protocols.layout import TRAINED, Block, Route, Segment, VectorLayout, whole
 from protocols.sums.base import Mechanism
 from protocols.sums.masked import client, server
 from protocols.sums.masked.parameters import ClientPolicy
-from protocols.sums.masked.plan import MASKED, MaskedPlan, RoundContext, encode
+from protocols.sums.masked.plan import MASKED, MaskedPlan, RoundContext
 from protocols.sums.masked.roster import RosterEntry, make_roster, signed_survivors
 from protocols.sums.masked.run import MaskedRun
 from protocols.sums.oneshot import client as oneshot_client
@@ -30,7 +30,6 @@ from protocols.sums.oneshot import server as oneshot_server
 from protocols.sums.oneshot.committee import make_committee, make_committee_key
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy
-from protocols.sums.oneshot.plan import encode as encode_oneshot
 from protocols.sums.oneshot.wire import body_digest, survivors_digest
 from protocols.sums.wire import Ring
 
@@ -166,7 +165,7 @@ def masked_client(
     certificate of each member of the roster, as with an organiser. It returns the bytes sent.
     """
     route = whole_route(plan.layout)
-    run = masked_run(plan, clients, encode(plan, route, [vector]), organiser).advertise().share()
+    run = masked_run(plan, clients, plan.encode(route, [vector]), organiser).advertise().share()
     names = [entry.client_id for entry in run.roster.entries]
     one, everyone = names[len(names) // 2], run.roster.encode_set(names)  # half of its neighbours are after it
     signatures = {
@@ -179,7 +178,7 @@ def masked_client(
         is_member = organiser.knows if certified else lambda _: True
         state = replace(run.advertised[one])  # an unused copy for every repetition; a client takes each step once
         shared, own = client.share(state, run.roster.handout(one), is_member)
-        contributed, body = _contributed(shared, run.inboxes[one], encode(plan, route, [vector]))
+        contributed, body = _contributed(shared, run.inboxes[one], plan.encode(route, [vector]))
         if not whole:
             return len(own) + len(body)
         confirmed, signature = client.confirm(contributed, everyone)
@@ -294,7 +293,7 @@ def play_round(shape: Shape, vectors: Sequence[NDArray[np.float64]] | NDArray[np
     contributed, contributions, truth = {}, {}, np.zeros((plan.groups, shape.values), plan.dtype)
     for name in names:
         if name not in dropped:
-            elements = clock.step("encode", encode, plan, route, [vectors_of[name]])
+            elements = clock.step("encode", plan.encode, route, [vectors_of[name]])
             truth[roster.group_of(name)] += elements
             contributed[name], contributions[name] = clock.step(
                 "contribute", _contributed, shared[name], inboxes[name], elements
@@ -361,7 +360,7 @@ def play_oneshot(plan: OneshotPlan, vectors: Iterable[NDArray[np.float64]]) -> C
     for number, vector in enumerate(vectors):
         identity, name = Ed25519PrivateKey.generate(), f"c{number}"
         seen = clock.step("committee", make_committee, context, keys, lambda _: True)
-        steps = clock.step("encode", encode_oneshot, plan, route, [vector])
+        steps = clock.step("encode", plan.encode, route, [vector])
         truth += steps
         upload = clock.step("contribute", oneshot_client.contribute, seen, name, identity, policy, steps)
         key, ticket = identity.public_key().public_bytes_raw(), upload.ticket.encode()

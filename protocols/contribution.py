@@ -24,10 +24,10 @@ from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError
 from protocols.layout import Block, Route, Segment, VectorLayout
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
-from protocols.sums.base import Mechanism, SumPlan, TakeAhead, one_message, several_messages
+from protocols.sums.base import Mechanism, SumPlan, TakeAhead, one_message
 
 Elements = NDArray[Any]
-"""Ring elements (layout.length,), of the type that the mechanism encodes to."""
+"""Ring elements (layout.length,), of the type that the plan encodes to."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def make(
     if _counts(of.plan):
         blocks = [np.append(block, float(has_data)) for block in blocks]
     if of.mechanism.interactive:
-        return Made(sent, several_messages(of.mechanism).encode(of.plan, route, blocks))
+        return Made(sent, of.plan.encode(route, blocks))
     mechanism = one_message(of.mechanism)
     if take_ahead is not None:
         return Made(sent, mechanism.seal_ahead(of.plan, route, blocks, keyring, take_ahead))

@@ -9,7 +9,7 @@
     open      (plan, aggregate, contributions, keys)   -> float64 vector client: the sum itself
 
 Every mechanism has all of these but `seal` (`Mechanism`). `seal` is for those in which a contribution is one message
-(`OneMessage`). The others have `encode` in its place (`SeveralMessages`): clients add masks to what it returns, and
+(`OneMessage`). The others have `encode` of their plan in its place: clients add masks to what it returns, and
 contribute within a round of several messages, in a module of the mechanism's own.
 
 All are pure functions; lengths come from the plan, never from the wire. `fold` and `merge` are exact: a partial sum is
@@ -88,6 +88,14 @@ class SumPlan(ABC):
     @abstractmethod
     def contribution_bytes(self, route: Route) -> int:
         """Return the exact length in bytes of a contribution along `route`."""
+
+    def encode(self, route: Route, blocks: Blocks) -> NDArray[Any]:
+        """Return the ring elements (layout.length,) of a contribution along `route`, before masks are added.
+
+        blocks: one float64 vector for each block of the route. Errors as in `protocols.sums.ring.encode_vector`;
+        `ParameterError` where a contribution is one message.
+        """
+        raise ParameterError(f"a {self.mechanism} contribution is one message")
 
     def describe(self) -> dict[str, Any]:
         """Return facts for people, JSON-ready; plans add security bits, bytes per value and what else is theirs."""
@@ -257,7 +265,7 @@ class Mechanism(ABC):
     name: ClassVar[str]
     """By which tasks choose it, such as `plain` or `ckks`."""
     interactive: ClassVar[bool]
-    """Whether a round needs several messages from each client (`SeveralMessages`); otherwise it is a `OneMessage`."""
+    """Whether a round needs several messages from each client; otherwise the mechanism is a `OneMessage`."""
     needs_keyring: ClassVar[bool] = False
     """Whether members share keys that a key holder makes once per task."""
     names_public_key: ClassVar[bool] = False
@@ -348,32 +356,12 @@ class OneMessage(Mechanism):
         return self.seal(plan, route, blocks, keyring)
 
 
-class SeveralMessages(Mechanism):
-    """A mechanism in which a client contributes within a round, in which it adds masks to its vector."""
-
-    interactive: ClassVar[bool] = True
-
-    @abstractmethod
-    def encode(self, plan: SumPlan, route: Route, blocks: Blocks) -> NDArray[Any]:
-        """Return the ring elements (layout.length,) of a contribution, before masks are added.
-
-        blocks: one float64 vector for each block of the route. Errors as in `protocols.sums.ring.encode_vector`.
-        """
-
-
 def one_message(mechanism: Mechanism) -> OneMessage:
     """Return a mechanism in which a contribution is one message; `ParameterError` for the others."""
     if not isinstance(mechanism, OneMessage):
         raise ParameterError(
             f"{mechanism.name} contributions are made within a round: see protocols.sums.{mechanism.name}.client"
         )
-    return mechanism
-
-
-def several_messages(mechanism: Mechanism) -> SeveralMessages:
-    """Return a mechanism whose rounds have several messages; `ParameterError` for the others."""
-    if not isinstance(mechanism, SeveralMessages):
-        raise ParameterError(f"a {mechanism.name} contribution is one message")
     return mechanism
 
 

@@ -30,7 +30,6 @@ from protocols.sums.base import (
     FixedPointPlan,
     Mechanism,
     OpensByParts,
-    SeveralMessages,
     SumPlan,
 )
 from protocols.sums.group_sums import (
@@ -247,6 +246,9 @@ class RingPlan(FixedPointPlan):
     def bits(self) -> int:
         """Bits of the sum of one value."""
 
+    @abstractmethod
+    def encode(self, route: Route, blocks: Blocks) -> NDArray[Any]: ...
+
     @property
     def spare(self) -> int:
         """Bits of the ring that sums of honest contributions leave free."""
@@ -342,9 +344,10 @@ def ring_mechanism(mechanism: Mechanism) -> RingMechanism:
     return mechanism
 
 
-class RingMechanism(SeveralMessages, OpensByParts):
+class RingMechanism(Mechanism, OpensByParts):
     """A mechanism of several messages whose sums, once the masks are off, are elements of a ring that need no key."""
 
+    interactive: ClassVar[bool] = True
     plan_class: ClassVar[type[RingPlan]]
 
     def fold(self, plan: SumPlan, partial: Buffer | None, contributions: Iterable[tuple[Route, Buffer]]) -> bytes:

@@ -28,7 +28,6 @@ from protocols.layout import VectorLayout, whole_route
 from protocols.messages import InvitationRequest, TaskRequest
 from protocols.messages.stages import MaskedMessage
 from protocols.sums.masked import client
-from protocols.sums.masked.plan import encode
 from protocols.sums.masked.roster import Roster
 from protocols.sums.masked.wire import decode_set
 from protocols.sums.oneshot.committee import Committee
@@ -161,7 +160,7 @@ class Client(Keys):
         plan, lie = state.context.plan, self.lies[number]
         own, more = vector(plan.layout, number, self.index), np.zeros(plan.layout.length)
         more[-1] = lie / LIE_PARTS  # within a client's bounds, which the sum of the parts need not be
-        elements, part = (encode(plan, whole_route(plan.layout), plan.layout.split(one)) for one in (own, more))
+        elements, part = (plan.encode(whole_route(plan.layout), plan.layout.split(one)) for one in (own, more))
         if lie == BEYOND:
             elements[-1] += elements.dtype.type(1 << (plan.bits - 1))
         else:

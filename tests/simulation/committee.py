@@ -28,7 +28,7 @@ from protocols.sums.oneshot.committee import (
     split_keys,
     split_statements,
 )
-from protocols.sums.oneshot.plan import OneshotPolicy, encode
+from protocols.sums.oneshot.plan import OneshotPolicy
 from tests.simulation.plan import BEYOND, COMMITTEE, LIE_PARTS, PLACES, UNMATCHED, Part
 from tests.simulation.process import Process
 
@@ -53,7 +53,7 @@ def make_upload(
     a mask of which it shares another one's secret; None: nothing. spoilt: for so many members, bytes that are no share.
     """
     plan = committee.context.plan
-    steps_of = partial(encode, plan, whole_route(plan.layout))
+    steps_of = partial(plan.encode, whole_route(plan.layout))
     steps, more = steps_of(plan.layout.split(values)), np.zeros(plan.layout.length)
     if lie == BEYOND:
         steps[-1] += 1 << (plan.bits - 1)

@@ -19,8 +19,8 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from client_sdk import Operator, task_request
 from client_sdk.lab.fleet import Fleet
 from examples.web.demo import WebDemo, made_up_users, running_demo
-from protocols.sums.masked.plan import MaskedMechanism
-from protocols.sums.oneshot.mechanism import OneshotMechanism
+from protocols.sums.masked.plan import MaskedPlan
+from protocols.sums.oneshot.plan import OneshotPlan
 from protocols.sums.wire import unpack
 from tests.support.api import checked
 from tests.support.forked_programs import fork_programs
@@ -109,8 +109,8 @@ def recorded_demo(
     fork_programs(monkeypatch)
     with running_demo(folder, clients=CLIENTS, rounds=rounds, **changes) as demo:
         recorded = RecordedDemo(demo)
-        for mechanism in (MaskedMechanism, OneshotMechanism):
-            monkeypatch.setattr(mechanism, "encode", recorded.recording(mechanism.encode))
+        for plan in (MaskedPlan, OneshotPlan):
+            monkeypatch.setattr(plan, "encode", recorded.recording(plan.encode))
         with playing(demo.fleet):
             yield recorded
 

@@ -18,7 +18,7 @@ from protocols.layout import VectorLayout, whole_route
 from protocols.messages.stages import STATE_FOR, MaskedMessage
 from protocols.sums.masked import client
 from protocols.sums.masked.parameters import ClientPolicy
-from protocols.sums.masked.plan import MaskedPlan, RoundContext, encode
+from protocols.sums.masked.plan import MaskedPlan, RoundContext
 from tests.support.api import Api, TestMember, TestTask, digest_field
 from tests.support.world import request_json
 
@@ -91,7 +91,7 @@ def next_step(
             plan = state.context.plan
             blocks = plan.layout.split(vector(plan.layout))
             opened = client.open_inbox(state, handed)
-            return client.contribute(opened, encode(plan, whole_route(plan.layout), blocks))
+            return client.contribute(opened, plan.encode(whole_route(plan.layout), blocks))
         case "confirm":
             return client.confirm(state, handed)
     if state.context.plan.mode == "curious":

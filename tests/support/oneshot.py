@@ -22,7 +22,7 @@ from protocols.sums.oneshot.committee import (
     split_keys,
     split_statements,
 )
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy
 from protocols.sums.oneshot.wire import Upload
 from tests.support.api import Api, TestMember, TestTask
 from tests.support.masked import vector_of
@@ -64,7 +64,7 @@ class OneshotClient(OneshotParty):
         committee = self.committee(number)
         plan = committee.context.plan
         blocks = plan.layout.split(vector_of(plan.layout, value))
-        steps = encode(plan, whole_route(plan.layout), blocks)
+        steps = plan.encode(whole_route(plan.layout), blocks)
         return client.contribute(committee, self.client_id, self.identity, _POLICY, steps)
 
     def send(self, number: int, body: bytes) -> httpx.Response:

@@ -148,6 +148,11 @@ class MaskedPlan(RingPlan):
         self.layout.check_route(route)
         return packed_bytes(self.layout.length, self.bits)
 
+    def encode(self, route: Route, blocks: Blocks) -> Ring:
+        elements = np.zeros(self.layout.length, self.dtype)
+        encode_vector(self.layout, self.places, route, blocks, elements)
+        return elements
+
     def other_bytes(self, clients: int, id_bytes: int) -> tuple[int, int]:
         own = self.neighbourhood(clients)
         stages = upload_bytes(own, self.layout.length, self.bits)
@@ -186,16 +191,6 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     fitting = range(plan.bits - plan.spare, 65 - plan.spare)
     require_fit(layout, plan.most_in_sum, fitting, range(MIN_CLIENTS, MOST_CLIENTS + 1))
     return plan
-
-
-def encode(plan: MaskedPlan, route: Route, blocks: Blocks) -> Ring:
-    """Return the ring elements (layout.length,) of a contribution along `route`, before masks are added.
-
-    Errors as in `protocols.sums.ring.encode_vector`.
-    """
-    elements = np.zeros(plan.layout.length, plan.dtype)
-    encode_vector(plan.layout, plan.places, route, blocks, elements)
-    return elements
 
 
 @dataclass(frozen=True)
@@ -259,9 +254,6 @@ class MaskedMechanism(RingMechanism):
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> MaskedPlan:
         return make_plan(parameters, layout, max_contributions)
-
-    def encode(self, plan: SumPlan, route: Route, blocks: Blocks) -> Ring:
-        return encode(MaskedPlan.of(plan), route, blocks)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless the length is exact and the unused bits of the last byte are zero.

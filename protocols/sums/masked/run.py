@@ -19,7 +19,7 @@ from protocols.layout import whole_route
 from protocols.messages.stages import MASKED_MESSAGES, MaskedMessage
 from protocols.sums.masked import client, server
 from protocols.sums.masked.parameters import ClientPolicy
-from protocols.sums.masked.plan import MASKED, MaskedPlan, RoundContext, encode
+from protocols.sums.masked.plan import MASKED, MaskedPlan, RoundContext
 from protocols.sums.masked.roster import Roster, RosterEntry, make_roster
 
 
@@ -157,7 +157,7 @@ def run_masked_sum(
     `ThresholdError` if too few clients are left in a stage, and the errors of the parties' functions.
     """
     route = whole_route(plan.layout)
-    elements = {name: encode(plan, route, plan.layout.split(vector)) for name, vector in vectors.items()}
+    elements = {name: plan.encode(route, plan.layout.split(vector)) for name, vector in vectors.items()}
     return run_masked_elements(plan, elements, drop, random)
 
 

@@ -21,8 +21,8 @@ from numpy.typing import DTypeLike, NDArray
 from protocols.codec import exact
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.layout import Route, VectorLayout
-from protocols.sums.base import Blocks, Buffer, ChecksByParts, SumPlan
-from protocols.sums.oneshot.plan import OneshotPlan, encode, make_plan
+from protocols.sums.base import Buffer, ChecksByParts, SumPlan
+from protocols.sums.oneshot.plan import OneshotPlan, make_plan
 from protocols.sums.oneshot.polynomials import (
     SIGMA,
     Ring,
@@ -187,9 +187,6 @@ class OneshotMechanism(RingMechanism, ChecksByParts):
 
     def plan(self, parameters: Mapping[str, Any], layout: VectorLayout, max_contributions: int) -> OneshotPlan:
         return make_plan(parameters, layout, max_contributions)
-
-    def encode(self, plan: SumPlan, route: Route, blocks: Blocks) -> NDArray[np.int64]:
-        return encode(OneshotPlan.of(plan), route, blocks)
 
     def check(self, plan: SumPlan, route: Route, body: Buffer) -> None:
         """Raise `ContributionError` unless the length is exact and every residue is below its prime."""

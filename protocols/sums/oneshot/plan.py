@@ -214,6 +214,17 @@ class OneshotPlan(RingPlan):
         self.layout.check_route(route)
         return self.body_bytes
 
+    def encode(self, route: Route, blocks: Blocks) -> NDArray[np.int64]:
+        """Return the whole steps of a contribution, int64 (layout.length,); `SumPlan.encode` has the rest."""
+        elements = np.zeros(self.layout.length, np.uint64)
+        # In a ring of 64 bits, with the same scales: values share a coefficient, so that what one would lose modulo
+        # 2^bits would appear in the next.
+        wide = tuple(
+            tuple((FixedPoint(64, ring.bound, ring.scale), span) for ring, span in block) for block in self.places
+        )
+        encode_vector(self.layout, wide, route, blocks, elements)
+        return elements.view(np.int64)
+
     def describe(self) -> dict[str, Any]:
         return {
             "mechanism": self.mechanism,
@@ -251,19 +262,6 @@ def make_plan(parameters: Mapping[str, Any], layout: VectorLayout, max_contribut
     require_fit(layout, most, range(checked.bits, widest + 1), range(MIN_CLIENTS, MOST_CLIENTS + 1))
     ring = choose_ring(checked.bits, layout.length, most, checked.committee)
     return OneshotPlan(checked, layout, max_contributions, ring)
-
-
-def encode(plan: OneshotPlan, route: Route, blocks: Blocks) -> NDArray[np.int64]:
-    """Return the whole steps of a contribution along `route`, int64 (layout.length,), before masks are added.
-
-    Errors as in `protocols.sums.ring.encode_vector`.
-    """
-    elements = np.zeros(plan.layout.length, np.uint64)
-    # In a ring of 64 bits, with the same scales: values share a coefficient, so that what one would lose modulo 2^bits
-    # would appear in the next.
-    wide = tuple(tuple((FixedPoint(64, ring.bound, ring.scale), span) for ring, span in block) for block in plan.places)
-    encode_vector(plan.layout, wide, route, blocks, elements)
-    return elements.view(np.int64)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from protocols.sums.groups import group_of_each
 from protocols.sums.oneshot import client, member, server
 from protocols.sums.oneshot.committee import Committee, make_committee, make_committee_key
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Upload, body_digest, survivors_digest
 
 
@@ -179,7 +179,7 @@ def run_oneshot_sum(
         return made.role == role
 
     def encoded(name: str) -> NDArray[np.int64]:
-        return encode(plan, whole_route(plan.layout), plan.layout.split(vectors[name]))
+        return plan.encode(whole_route(plan.layout), plan.layout.split(vectors[name]))
 
     # Everyone knows the round, and computes the model's digest itself.
     context = OneshotContext("t_1", 1, 0, plan, random(DIGEST_BYTES), max(3, len(vectors)))

@@ -27,7 +27,7 @@ from protocols.messages import BadShares, RoundView
 from protocols.sums.oneshot import client, server
 from protocols.sums.oneshot.committee import Committee, make_committee
 from protocols.sums.oneshot.mechanism import ONESHOT
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, body_digest, survivors_digest
 from protocols.task_terms import broadcast_digest
 from tests.support.programs import ProgramRunner, problem, round_view, task_view
@@ -113,7 +113,7 @@ class LyingServer:
 
     def upload(self, person: Person, vector: NDArray[np.float64]) -> None:
         committee, plan = self.committee, self.committee.context.plan
-        steps, policy = encode(plan, whole_route(plan.layout), plan.layout.split(vector)), OneshotPolicy(min_cohort=2)
+        steps, policy = plan.encode(whole_route(plan.layout), plan.layout.split(vector)), OneshotPolicy(min_cohort=2)
         made = client.contribute(committee, person.name, person.identity.signing_key, policy, steps)
         own = (person.identity.public_key, person.identity.mailbox_key, person.certificate)
         digest = body_digest(made.contribution)

@@ -33,7 +33,7 @@ from protocols.errors import CodecError
 from protocols.layout import whole_route
 from protocols.messages import Attestation, AttestationPage, RoundPage, RoundView, SnapshotView
 from protocols.recipes.base import ModelState
-from protocols.sums.masked.plan import MaskedPlan, encode
+from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.wire import pack
 from tests.support.one_member import HISTORY, NOW, PIN, Contributor, attempt
 from tests.support.programs import SEED, ProgramRunner, problem, round_view, task_view
@@ -49,7 +49,7 @@ def aggregate(value: float, beyond: bool = False) -> bytes:
     """The sum of contributions whose values are `value` together; or of values that no contributions have."""
     plan = MaskedPlan.of(TERMS.sum_plan)
     vectors = [np.full(block.length, value) for block in plan.layout.blocks]
-    elements = encode(plan, whole_route(plan.layout), vectors)
+    elements = plan.encode(whole_route(plan.layout), vectors)
     if beyond:
         elements[0] = 1 << (plan.bits - 2)
     return pack(elements, plan.bits)
@@ -199,7 +199,7 @@ def test_a_member_uses_no_sum_that_so_many_contributions_cannot_have() -> None:
 
     def absorbed(value: float) -> int:
         vectors = [np.full(block.length, value) for block in plan.layout.blocks]
-        elements = encode(plan, whole_route(plan.layout), vectors) * np.uint32(SURVIVORS)
+        elements = plan.encode(whole_route(plan.layout), vectors) * np.uint32(SURVIVORS)
         return absorb_aggregate(terms, None, state, view, pack(elements, plan.bits))[0].round_number
 
     assert absorbed(0.24) == 1

@@ -10,7 +10,7 @@ import pytest
 from protocols.errors import CodecError, ContributionError, ParameterError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.base import ChecksByParts, Mechanism, OpensByParts, SumPlan
-from protocols.sums.masked.plan import MASKED, encode
+from protocols.sums.masked.plan import MASKED
 from protocols.sums.oneshot import mechanism as oneshot_fold
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.member import candidates
@@ -42,7 +42,7 @@ def aggregate_of(summing: Mechanism, parameters: dict[str, Any]) -> tuple[SumPla
         partial = PLAIN.fold(plan, None, ((ROUTE, PLAIN.seal(plan, ROUTE, parts, None)) for parts in made))
         return plan, PLAIN.release(plan, partial)
     ring = MASKED.plan({"bits": parameters["bits"]}, LAYOUT, 10)
-    return plan, pack(sum((encode(ring, ROUTE, parts) for parts in made), np.zeros(1577, ring.dtype)), ring.bits)
+    return plan, pack(sum((ring.encode(ROUTE, parts) for parts in made), np.zeros(1577, ring.dtype)), ring.bits)
 
 
 @pytest.mark.parametrize(("summing", "parameters"), [(PLAIN, {}), (MASKED, {"bits": 23}), (ONESHOT, {"bits": 32})])

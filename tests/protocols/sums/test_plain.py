@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from protocols.errors import BudgetError, CodecError, ContributionError, ParameterError, RoutingError
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
-from protocols.sums.base import Mechanism, SumPlan, several_messages
+from protocols.sums.base import Mechanism, SumPlan
 from protocols.sums.ckks.plan import make_plan as ckks_plan
 from protocols.sums.masked.plan import make_plan as masked_plan
 from protocols.sums.paillier.mechanism import PAILLIER
@@ -44,7 +44,7 @@ def test_a_mechanism_that_overrides_nothing_has_no_keys_and_makes_nothing_ahead(
     taken = PLAIN.seal_ahead(PLAN, ROUTE, values, None, lambda n: pytest.fail(f"it takes {n} pieces"))
     assert taken == PLAIN.seal(PLAN, ROUTE, values, None)
     with pytest.raises(ParameterError, match="a plain contribution is one message"):
-        several_messages(PLAIN)
+        PLAN.encode(ROUTE, values)
 
 
 @given(st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=40), st.randoms(use_true_random=False))

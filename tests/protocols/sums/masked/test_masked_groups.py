@@ -16,7 +16,7 @@ from protocols.sums.groups import TAU, advised_cohort
 from protocols.sums.masked import client, server
 from protocols.sums.masked.neighbourhood import corrupt_clients
 from protocols.sums.masked.parameters import ClientPolicy, MaskedParameters
-from protocols.sums.masked.plan import MASKED, MaskedPlan, encode, make_plan
+from protocols.sums.masked.plan import MASKED, MaskedPlan, make_plan
 from protocols.sums.masked.roster import RosterEntry, open_roster
 from protocols.sums.masked.run import MaskedRun, run_masked_sum
 from protocols.sums.masked.wire import confirmations_bytes
@@ -241,7 +241,7 @@ def contributed() -> MaskedRun:
     """A round of 15 in three groups whose contributions are in; each client wants four in a group."""
     plan, vectors = plan_of(), vectors_of(15, np.random.default_rng(1))
     keys = {name: Ed25519PrivateKey.generate() for name in vectors}
-    encoded = {name: encode(plan, 1, [vector]) for name, vector in vectors.items()}
+    encoded = {name: plan.encode(1, [vector]) for name, vector in vectors.items()}
 
     def entry(name: str, advertisement: bytes) -> RosterEntry:
         return entry_of(keys[name], name, advertisement)

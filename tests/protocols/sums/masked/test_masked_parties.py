@@ -26,7 +26,7 @@ from protocols.sums.base import OneMessage, SumPlan
 from protocols.sums.masked import client, server
 from protocols.sums.masked.neighbourhood import Mode
 from protocols.sums.masked.parameters import MaskedParameters
-from protocols.sums.masked.plan import MASKED, MaskedMechanism, MaskedPlan, encode, make_plan
+from protocols.sums.masked.plan import MASKED, MaskedMechanism, MaskedPlan, make_plan
 from protocols.sums.masked.roster import (
     neighbours,
     signed_survivors,
@@ -69,7 +69,7 @@ class WithoutMasks(MaskedMechanism, OneMessage):
         self, plan: SumPlan, route: Route, blocks: Sequence[NDArray[np.float64]], keyring: Keyring | None
     ) -> bytes:
         own = MaskedPlan.of(plan)
-        return pack(encode(own, route, blocks), own.bits)
+        return pack(own.encode(route, blocks), own.bits)
 
 
 class TestRaw(MechanismConformance):
@@ -92,7 +92,7 @@ def check_run(plan: MaskedPlan, clients: list[str], drop: Mapping[str, MaskedMes
     done = run_masked_sum(plan, vectors, drop)
     stayed = [name for name in clients if drop.get(name, "unmask") in ("confirm", "unmask")]
     assert sorted(done.contributions) == stayed
-    bodies = [pack(encode(plan, route, LAYOUT.split(vectors[name])), plan.bits) for name in stayed]
+    bodies = [pack(plan.encode(route, LAYOUT.split(vectors[name])), plan.bits) for name in stayed]
     np.testing.assert_array_equal(done.total, opened(MASKED, plan, bodies))
     assert not set(done.replies) & set(drop)
 

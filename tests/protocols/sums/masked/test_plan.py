@@ -18,7 +18,7 @@ from protocols.errors import BudgetError, CodecError, ContributionError, Paramet
 from protocols.layout import TRAINED, Block, Segment, VectorLayout, whole_route
 from protocols.sums.masked import masks
 from protocols.sums.masked.masks import Mask, add_masks
-from protocols.sums.masked.plan import MASKED, MaskedPlan, encode
+from protocols.sums.masked.plan import MASKED, MaskedPlan
 from protocols.sums.masked.shamir import PRIME, SHARE_BYTES, combine, split
 from protocols.sums.wire import pack, packed_bytes, ring_dtype, unpack
 from tests.protocols.sums.conformance import one_block, opened
@@ -63,7 +63,7 @@ def test_sums_are_off_by_no_more_than_predicted(bits: int, sum_bound: float | No
     vectors = np.clip(np.concatenate([rows, -rows]) + rng.uniform(-limit, limit, (6, 4)) / 6, -2, 2)
     if sum_bound is not None:
         vectors[3:] = -vectors[:3]
-    bodies = [pack(encode(plan, whole_route(layout), [vector]), bits) for vector in vectors]
+    bodies = [pack(plan.encode(whole_route(layout), [vector]), bits) for vector in vectors]
     exact = np.array([math.fsum(column) for column in vectors.T])  # numpy's own sum is off by more than the plan
     assert np.abs(opened(MASKED, plan, bodies) - exact).max() <= plan.predicted_error
 
@@ -73,8 +73,8 @@ def test_a_contribution_is_dense_whatever_its_route() -> None:
     block = np.array([0.5, -0.25, 0.0, 3.0, 0.0])
     for route in range(3):
         assert plan.contribution_bytes(route) == 40
-        assert encode(plan, route, [block] * route).shape == (10,)
-    first, both = encode(plan, 1, [block]), encode(plan, 2, [block, block])
+        assert plan.encode(route, [block] * route).shape == (10,)
+    first, both = plan.encode(1, [block]), plan.encode(2, [block, block])
     assert not first[5:].any()
     assert (both[:5] == first[:5]).all()
     assert both[0] == 2**24
@@ -85,10 +85,10 @@ def test_a_contribution_is_dense_whatever_its_route() -> None:
 def test_counts_are_whole_and_a_clip_done_in_float32_is_forgiven() -> None:
     for count in (0.5, -0.25, 3.999):
         with pytest.raises(ParameterError, match="'a' holds a count"):
-            encode(plan_of(), 1, [np.array([0, 0, 0, 0, count])])
+            plan_of().encode(1, [np.array([0, 0, 0, 0, count])])
     over, plan = np.array([np.float32(0.1)], dtype=np.float64), plan_of(one_block(Segment("v", 1, 0.1)))
     assert over[0] > 0.1
-    assert encode(plan, 1, [over]) == encode(plan, 1, [np.array([0.1])])
+    assert plan.encode(1, [over]) == plan.encode(1, [np.array([0.1])])
 
 
 def test_a_budget_that_does_not_fit_says_what_does() -> None:

@@ -43,7 +43,7 @@ def test_sums_are_what_they_were_with_coarser_steps() -> None:
     assert narrow.segment_scales == {"a/v": wide.segment_scales["a/v"] / 256, "a/n": 1.0}
     assert narrow.describe()["garbage_passes"] == narrow.garbage_passes < wide.garbage_passes
     values = np.concatenate([np.random.default_rng(2).uniform(-1, 1, 4000), [1.0, 0.0]])
-    total = np.sum([MASKED.encode(narrow, 1, [values]) for _ in range(15)], axis=0, dtype=np.uint32)
+    total = np.sum([narrow.encode(1, [values]) for _ in range(15)], axis=0, dtype=np.uint32)
     opened = MASKED.open(narrow, pack(total, 32), 15, None)
     np.testing.assert_allclose(opened, 15 * values, atol=narrow.predicted_error)
     assert opened[-2] == 15.0

@@ -13,7 +13,7 @@ from protocols.layout import Segment, whole_route
 from protocols.sums.oneshot import server
 from protocols.sums.oneshot.client import sign_upload
 from protocols.sums.oneshot.mechanism import ONESHOT, UnpackedSum
-from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, encode, make_plan
+from protocols.sums.oneshot.plan import OneshotContext, OneshotPlan, OneshotPolicy, make_plan
 from protocols.sums.oneshot.polynomials import Ring
 from protocols.sums.oneshot.run import OneshotRun
 from tests.protocols.sums.conformance import one_block
@@ -69,7 +69,7 @@ class Round(OneshotRun):
         return self.identities[name].public_key().public_bytes_raw()
 
     def steps(self, name: str) -> NDArray[np.int64]:
-        return encode(self.plan, whole_route(self.plan.layout), [self.vectors[name]])
+        return self.plan.encode(whole_route(self.plan.layout), [self.vectors[name]])
 
     def contribute(self, *names: str) -> Round:
         super().contribute(*(names or self.names))

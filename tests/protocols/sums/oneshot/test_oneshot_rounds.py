@@ -27,7 +27,7 @@ from protocols.sums.oneshot.committee import (
     signed_sum,
 )
 from protocols.sums.oneshot.mechanism import OneshotMechanism, packed_residues
-from protocols.sums.oneshot.plan import OneshotPlan, OneshotPolicy, encode, make_plan
+from protocols.sums.oneshot.plan import OneshotPlan, OneshotPolicy, make_plan
 from protocols.sums.oneshot.run import run_oneshot_sum
 from protocols.sums.oneshot.wire import CommitteeKey, Statement, Ticket, Upload, survivors_digest
 from tests.protocols.sums.conformance import MechanismConformance, one_block
@@ -52,7 +52,7 @@ class WithoutMasks(OneshotMechanism, OneMessage):
         own = OneshotPlan.of(plan)
         shape = (len(own.ring.primes), own.coefficients)
         residues = packed_residues(
-            own.ring, encode(own, route, blocks), np.zeros(own.coefficients, np.int64), np.zeros(shape)
+            own.ring, own.encode(route, blocks), np.zeros(own.coefficients, np.int64), np.zeros(shape)
         )
         return residues.astype("<u4").tobytes()
 
