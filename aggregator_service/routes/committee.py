@@ -86,7 +86,7 @@ def get_statements(
     services: ServicesOf, member: CommitteeMemberOf, task: TaskId, number: RoundNumber, answer: AnswerOf
 ) -> Response:
     """Return what the proposed survivors signed, to the committee, in the states confirming and unmasking."""
-    return answer.pieces(statements(services, member_of(member, task), number))
+    return answer.pieces(statements(services.database, member_of(member, task), number))
 
 
 @rounds_router.get("/shares/{client}", summary="Fetch the sealed shares", **_STREAMED)
@@ -106,7 +106,8 @@ def get_shares(
 
     In a large round a member asks for some of them at a time.
     """
-    return answer.pieces(sealed_shares(services, member_of(member, task, client), number, after, count))
+    member = member_of(member, task, client)
+    return answer.pieces(sealed_shares(services.database, services.blobs, member, number, after, count))
 
 
 @rounds_router.post(
@@ -126,7 +127,7 @@ def bad_shares(
     named leaves the task. 409 for another set, and for a member that has confirmed it.
     """
     if named.survivors_digest is not None:
-        check_shares(services, committee_member(member), number, named)
+        check_shares(services.database, services.blobs, committee_member(member), number, named)
 
     def write(session: Session) -> RoundView:
         row, found = session.get_one(TaskRow, task), round_of(session, task, number)

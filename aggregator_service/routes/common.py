@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from aggregator_service.access.principals import Enrolled, Principal
+from aggregator_service.access.rate_limits import AtOnce
 from aggregator_service.http.authentication import Authenticated
 from aggregator_service.http.fields import (
     JSON_CACHING,
@@ -38,6 +39,7 @@ from aggregator_service.http.fields import (
 from aggregator_service.problems import Problem, responses
 from aggregator_service.services import Services, services_of
 from aggregator_service.settings import Tuning
+from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.uploads.new_contributions import UploadOutcome
 from aggregator_service.uploads.receive import receive_small_body
 from aggregator_service.uploads.shares import Download
@@ -337,7 +339,7 @@ class Answer:
         headers["Content-Length"] = str(length)
         if not isinstance(self.principal, Enrolled):
             return StreamingResponse(services.blobs.chunks(key, digest), media_type=OCTETS, headers=headers)
-        return _LimitedResponse(services, self.principal.client_id, key, digest, headers)
+        return _LimitedResponse(services.downloads, services.blobs, self.principal.client_id, key, digest, headers)
 
     def _unchanged(self, headers: dict[str, str]) -> Response | None:
         if not_modified(self._known, headers["ETag"]):
@@ -356,10 +358,12 @@ AnswerOf = Annotated[Answer, Depends(Authenticated(_answer))]
 class _LimitedResponse(StreamingResponse):
     """A streamed download, which counts as open until the response is sent, or dropped without being sent."""
 
-    def __init__(self, services: Services, client_id: str, key: str, digest: str, headers: dict[str, str]) -> None:
-        services.downloads.start(client_id)
-        self._close = weakref.finalize(self, services.downloads.end, client_id)
-        super().__init__(services.blobs.chunks(key, digest), media_type=OCTETS, headers=headers)
+    def __init__(
+        self, downloads: AtOnce, blobs: BlobStore, client_id: str, key: str, digest: str, headers: dict[str, str]
+    ) -> None:
+        downloads.start(client_id)
+        self._close = weakref.finalize(self, downloads.end, client_id)
+        super().__init__(blobs.chunks(key, digest), media_type=OCTETS, headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -122,7 +122,7 @@ async def head(
     services: ServicesOf, principal: PrincipalOf, task: TaskId, number: RoundNumber, client: ClientId
 ) -> Response:
     """Return the state of an upload in the headers Upload-Offset, Upload-Complete, Upload-Length and Upload-Limit."""
-    admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
+    admission = await run_in_threadpool(admit, services.database, principal, task, number, client, resumable=True)
     if admission.stored is not None:
         headers = _progress_headers(admission.stored.bytes, complete=True)
     else:
@@ -194,9 +194,9 @@ async def patch(
             if last:
                 outcome = await complete_upload(services, admission, chunk, whole)
                 return receipt_response(signed(admission, outcome), _ALL_STORED)
-            await run_in_threadpool(store_chunk, services, admission, chunk)
+            await run_in_threadpool(store_chunk, services.database, services.blobs, admission, chunk)
     except UploadChangedError:
-        admission = await run_in_threadpool(admit, services, principal, task, number, client, resumable=True)
+        admission = await run_in_threadpool(admit, services.database, principal, task, number, client, resumable=True)
         return _answer_overtaken(services.clock, request, admission, last, whole)
     return Response(status_code=204, headers=_progress_headers(chunk.offset + chunk.length, complete=False))
 

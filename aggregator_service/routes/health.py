@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
+from cachetools import LRUCache
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
@@ -105,12 +106,12 @@ async def read(services: ServicesOf, request: Request, credentials: Bearer) -> R
         raise Problem("not-found", "metrics are switched off on this server")
     answers = True
     if services.settings.metrics == "token":
-        answers = await _check_reader(services, request, credentials)
+        answers = await _check_reader(services.metrics_readers, request, credentials)
     text = await asyncio.to_thread(services.metrics.text)
     return Response(text + await _database_text(services.metrics, answers), headers={"Content-Type": MEDIA_TYPE})
 
 
-async def _check_reader(services: Services, request: Request, credentials: Bearer) -> bool:
+async def _check_reader(readers: LRUCache[str, bool], request: Request, credentials: Bearer) -> bool:
     """Check that the token may read the metrics; return whether the database answered, or was not needed.
 
     A token that the database accepted at its last answer is accepted while it does not answer: otherwise nobody would
@@ -120,7 +121,6 @@ async def _check_reader(services: Services, request: Request, credentials: Beare
     check = asyncio.create_task(authenticate(request))
     check.add_done_callback(_retrieve)
     done, _ = await asyncio.wait((check,), timeout=_DATABASE_SECONDS)
-    readers = services.metrics_readers
     try:
         if done:
             require_operator(check.result(), "read-only")

@@ -195,7 +195,7 @@ async def put_envelope(
 
     async with stream_body(services.settings, request, path, length, digest) as body:
         await run_in_threadpool(body.persist)
-        stored = await run_in_threadpool(store_file, services, path, blob, insert, is_named)
+        stored = await run_in_threadpool(store_file, services.database, services.blobs, path, blob, insert, is_named)
     return Response(status_code=201 if stored else 200)
 
 

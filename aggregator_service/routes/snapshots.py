@@ -215,4 +215,4 @@ def _store(
         stored = find_snapshot(session, task_id, number)
         return stored is not None and stored.blob_key == key
 
-    return store_file(services, path, key, insert, is_named)
+    return store_file(services.database, services.blobs, path, key, insert, is_named)

@@ -180,7 +180,7 @@ async def put_catalogue(
     async with stream_body(services.settings, request, path, length, digest) as body:
         await run_in_threadpool(body.persist)
         await run_in_threadpool(check_file, path, items)
-        stored = await run_in_threadpool(store_file, services, path, key, insert, is_named)
+        stored = await run_in_threadpool(store_file, services.database, services.blobs, path, key, insert, is_named)
     return Response(status_code=201 if stored else 200)
 
 

@@ -18,10 +18,12 @@ from starlette.concurrency import run_in_threadpool
 from aggregator_service.access.principals import Enrolled, Principal, member_of, round_of, task_of
 from aggregator_service.http.authentication import signed_request
 from aggregator_service.logs import fields
+from aggregator_service.polling.cache import TaskCache
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.oneshot import committee_of
 from aggregator_service.services import Services
 from aggregator_service.storage.blobs import forget_pages
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.round_rows import find_contribution
 from aggregator_service.storage.schema import ClientRow, ContributionRow, RoundRow, TaskRow
 from aggregator_service.storage.stage_rows import prerequisite, takes_part, upload_progress
@@ -96,17 +98,17 @@ async def check_request(
     Raises these as `Problem`. resumable: also read the progress of an upload in chunks, which the task cache lacks.
     """
     if resumable:
-        admission = await run_in_threadpool(admit, services, principal, task_id, number, client_id, resumable=True)
+        found = await run_in_threadpool(admit, services.database, principal, task_id, number, client_id, resumable=True)
     else:
-        admission = await _admit_cached(services, principal, task_id, number, client_id)
-    admission = replace(admission, attestation=_attestation(admission, request))
+        found = await _admit_cached(services.database, services.task_cache, principal, task_id, number, client_id)
+    admission = replace(found, attestation=_attestation(found, request))
     if admission.stored is None:
         services.outages.judge(admission.round.deadline)
         admission.refuse_late(services.clock.now())
     return admission
 
 
-def check_body(services: Services, admission: Admission, body: memoryview) -> bytes | None:
+def check_body(database: Database, admission: Admission, body: memoryview, now: float) -> bytes | None:
     """Return what the client of a one-shot round signed, for the committee; None in other rounds.
 
     1. *Values.* The length is the plan's, and no value exceeds its bounds, as far as the mechanism shows them.
@@ -115,11 +117,11 @@ def check_body(services: Services, admission: Admission, body: memoryview) -> by
     Raises `ContributionError` when the bytes must not enter the sum, and `Problem` as `_check_ticket` does.
     """
     admission.check(body)
-    return _check_ticket(services, admission, body)
+    return _check_ticket(database, admission, body, now)
 
 
 def admit(
-    services: Services, principal: Principal, task_id: str, number: int, client_id: str, *, resumable: bool = False
+    database: Database, principal: Principal, task_id: str, number: int, client_id: str, *, resumable: bool = False
 ) -> Admission:
     """Admit a client to round `number`, whatever state the round is in.
 
@@ -129,7 +131,7 @@ def admit(
     without shared keys, 404 for an unknown task or round.
     """
     client = member_of(principal, task_id, client_id)
-    with services.database.read() as session:
+    with database.read() as session:
         task = task_of(session, principal, task_id)
         round_ = round_of(session, task_id, number)
         if not takes_part(session, round_.id, "asked", client.client_id):
@@ -152,16 +154,16 @@ def admit(
 
 
 async def _admit_cached(
-    services: Services, principal: Principal, task_id: str, number: int, client_id: str
+    database: Database, task_cache: TaskCache, principal: Principal, task_id: str, number: int, client_id: str
 ) -> Admission:
     """Admit a client as `admit` does, from the task cache when that shows that the round waits for its contribution.
 
     The cache may be out of date: the insert checks the round again.
     """
     client = member_of(principal, task_id, client_id)
-    cached_round = await services.task_cache.current_round(task_id)
+    cached_round = await task_cache.current_round(task_id)
     if cached_round is None or not cached_round.awaits(number, "contribute", client_id):
-        return await run_in_threadpool(admit, services, principal, task_id, number, client_id)
+        return await run_in_threadpool(admit, database, principal, task_id, number, client_id)
     of, seed = cached_round.contribution_of(client_id), cached_round.stages()[0].receipt_seed
     return Admission(*of, client, stored=None, receipt_seed=seed)
 
@@ -220,7 +222,7 @@ def _attestation(admission: Admission, request: Request) -> str | None:
     return to_json(attestation).decode()
 
 
-def _check_ticket(services: Services, admission: Admission, body: memoryview) -> bytes | None:
+def _check_ticket(database: Database, admission: Admission, body: memoryview, now: float) -> bytes | None:
     """Return the encoded statement of a one-shot upload, for the committee; None in other rounds.
 
     Raises `ContributionError` unless the client signed the upload for this round, model and committee, and `Problem`:
@@ -231,15 +233,13 @@ def _check_ticket(services: Services, admission: Admission, body: memoryview) ->
         return None
     task_id, client_id = admission.round.task_id, admission.client.client_id
     try:
-        committee = committee_of(services.database, task_id, admission.round.number)
+        committee = committee_of(database, task_id, admission.round.number)
     except LookupError:
         raise Problem("round-closed", "the round is over and takes no more contributions") from None
-    [(identity_key, mailbox_key, certificate, role, *organiser)] = services.database.rows(
-        _CERTIFIED, {"client": client_id}
-    )
+    [(identity_key, mailbox_key, certificate, role, *organiser)] = database.rows(_CERTIFIED, {"client": client_id})
     organiser_key, scope, revocations = organiser
     own = identity_key, mailbox_key, certificate or NO_CERTIFICATE
-    if not is_certified(Organiser(organiser_key, scope, revocations), *own, role, services.clock.now()):
+    if not is_certified(Organiser(organiser_key, scope, revocations), *own, role, now):
         raise Problem("forbidden", "the membership certificate has expired or was revoked: renew it first")
     return check_upload(committee, client_id, *own, body[:size], _digest(body, size)).encode()
 

@@ -16,7 +16,8 @@ from starlette.concurrency import run_in_threadpool
 
 from aggregator_service.problems import Problem
 from aggregator_service.services import Services
-from aggregator_service.storage.blobs import BlobDamagedError, Piece, new_key
+from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, Piece, new_key
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.round_rows import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow
 from aggregator_service.storage.stage_rows import drop_chunks, stored_chunks, upload_progress
@@ -45,7 +46,7 @@ class Chunk:
     digest: str
 
 
-def store_chunk(services: Services, admission: Admission, chunk: Chunk) -> None:
+def store_chunk(database: Database, blobs: BlobStore, admission: Admission, chunk: Chunk) -> None:
     """Make a chunk durable that is not the last one.
 
     Raises `UploadChangedError` when the upload does not end at the chunk's offset any more.
@@ -56,7 +57,7 @@ def store_chunk(services: Services, admission: Admission, chunk: Chunk) -> None:
         stored = session.get(ChunkRow, (admission.round.id, admission.client.client_id, chunk.offset))
         return stored is not None and stored.blob_key == key
 
-    store_file(services, chunk.path, key, lambda session: _insert(session, admission, chunk, key), is_named)
+    store_file(database, blobs, chunk.path, key, lambda session: _insert(session, admission, chunk, key), is_named)
 
 
 def _insert(session: Session, admission: Admission, chunk: Chunk, key: str) -> None:
@@ -89,28 +90,28 @@ async def complete_upload(services: Services, admission: Admission, last: Chunk,
     """
     try:
         try:
-            digest = await run_in_threadpool(_join, services, admission, last)
+            digest = await run_in_threadpool(_join, services.database, services.blobs, admission, last)
             if digest != whole:
-                await run_in_threadpool(_check_stored, services, admission)
+                await run_in_threadpool(_check_stored, services.database, services.blobs, admission)
         except BlobDamagedError:
             # The round's end or another request deleted a blob, and its row; or the blob is lost and is sent again.
-            await run_in_threadpool(_delete_chunks, services, admission)
+            await run_in_threadpool(_delete_chunks, services.database, admission)
             raise UploadChangedError from None
         if digest != whole:
-            await run_in_threadpool(_delete_chunks, services, admission)
+            await run_in_threadpool(_delete_chunks, services.database, admission)
             raise Problem("bad-digest", "the SHA-256 of the whole contribution is not the one in Repr-Digest")
         return await store_contribution_file(services, admission, last.path, whole)
     except ContributionError:
-        await run_in_threadpool(_delete_chunks, services, admission)
+        await run_in_threadpool(_delete_chunks, services.database, admission)
         raise
 
 
-def _join(services: Services, admission: Admission, last: Chunk) -> str:
+def _join(database: Database, blobs: BlobStore, admission: Admission, last: Chunk) -> str:
     """Write the stored chunks before the last one in its file; return the SHA-256 (hex) of the whole.
 
     The chunks are hashed once, as a part of the whole; `_check_stored` tells which one is damaged if that is wrong.
     """
-    with services.database.read() as session:
+    with database.read() as session:
         chunks = stored_chunks(session, admission.round.id, admission.client.client_id)
     if sum(chunk.bytes for chunk in chunks) != last.offset:
         raise UploadChangedError
@@ -118,7 +119,7 @@ def _join(services: Services, admission: Admission, last: Chunk) -> str:
     with last.path.open("r+b") as file:
         for chunk in chunks:
             for start in range(0, chunk.bytes, _PIECE):
-                [piece] = services.blobs.pieces([Piece(chunk.blob_key, start, min(_PIECE, chunk.bytes - start))])
+                [piece] = blobs.pieces([Piece(chunk.blob_key, start, min(_PIECE, chunk.bytes - start))])
                 state.update(piece)
                 file.write(piece)
         while piece := file.read(_PIECE):
@@ -126,15 +127,15 @@ def _join(services: Services, admission: Admission, last: Chunk) -> str:
     return state.hexdigest()
 
 
-def _check_stored(services: Services, admission: Admission) -> None:
+def _check_stored(database: Database, blobs: BlobStore, admission: Admission) -> None:
     """Raise `BlobDamagedError` if a stored chunk of the upload is damaged: then the whole is not the sender's fault."""
-    with services.database.read() as session:
+    with database.read() as session:
         chunks = stored_chunks(session, admission.round.id, admission.client.client_id)
     for chunk in chunks:
-        services.blobs.chunks(chunk.blob_key, chunk.digest)
+        blobs.chunks(chunk.blob_key, chunk.digest)
 
 
-def _delete_chunks(services: Services, admission: Admission) -> None:
+def _delete_chunks(database: Database, admission: Admission) -> None:
     """Delete all chunks of the upload. Raises `UploadChangedError` when the round does not collect any more."""
 
     def write(session: Session) -> None:
@@ -143,4 +144,4 @@ def _delete_chunks(services: Services, admission: Admission) -> None:
             raise UploadChangedError
         drop_chunks(session, round_.id, admission.client.client_id)
 
-    services.database.transact(write)
+    database.transact(write)

@@ -23,6 +23,7 @@ from aggregator_service.storage.blobs import map_file, tag_of
 from aggregator_service.storage.bodies import add_small_body, new_small_key
 from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.database import Delivery, changed_rows, progress
+from aggregator_service.storage.group_commit import GroupCommit
 from aggregator_service.storage.round_rows import find_contribution, lock_round_shared
 from aggregator_service.storage.schema import ChunkRow, ContributionRow, RoundRow
 from aggregator_service.storage.stage_rows import drop_chunks
@@ -51,18 +52,13 @@ async def receive_contribution(
     `stream_body` and `NewContribution` do.
     """
     if admission.length <= services.settings.tuning.inline_bytes and not admission.plan.sum_plan.ticket_bytes:
-        return await _receive_small(services, admission, request, digest)
+        small = await receive_small_body(services.settings, request, admission.length, digest)
+        admission.check(memoryview(small))
+        key = new_small_key(admission.round.task_id)
+        return await _insert(services.deliveries, NewContribution(admission, key, digest, services.clock, small))
     path = body_path(services.settings.upload_dir, "contribution")
     async with stream_body(services.settings, request, path, admission.length, digest) as body:
         return await _store(services, admission, digest, lambda: (body.verified(), body.tag))
-
-
-async def _receive_small(services: Services, admission: Admission, request: Request, digest: str) -> UploadOutcome:
-    """Receive a short contribution and store it as a row, in a group with others that arrive at the same time."""
-    body = await receive_small_body(services.settings, request, admission.length, digest)
-    admission.check(memoryview(body))
-    write = NewContribution(admission, new_small_key(admission.round.task_id), digest, services.clock, body)
-    return await _insert(services, write)
 
 
 async def store_contribution_file(services: Services, admission: Admission, path: Path, digest: str) -> UploadOutcome:
@@ -93,23 +89,23 @@ async def _store(
     def check() -> memoryview:
         nonlocal statement, tag
         body, tag = read()
-        statement = check_body(services, admission, body)
+        statement = check_body(services.database, admission, body, services.clock.now())
         return body
 
     place = await services.packs.append(admission.round.task_id, admission.round.number, admission.length, check)
     write = NewContribution(
         admission, place.key, digest, services.clock, start=place.start, statement=statement, tag=tag
     )
-    return await _insert(services, write)
+    return await _insert(services.deliveries, write)
 
 
-async def _insert(services: Services, write: NewContribution) -> UploadOutcome:
+async def _insert(deliveries: GroupCommit, write: NewContribution) -> UploadOutcome:
     """Insert the row of a contribution, in a group with others that arrive at the same time."""
     crash_point("upload.stored-before-row")
     try:
-        outcome = await services.deliveries.run(write)
+        outcome = await deliveries.run(write)
     except IntegrityError:  # another process inserted this client's row after our checks: the second attempt finds it
-        outcome = await services.deliveries.run(write)
+        outcome = await deliveries.run(write)
     if outcome.is_new:
         crash_point("upload.row-before-ack")
     return outcome

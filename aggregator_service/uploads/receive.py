@@ -22,9 +22,9 @@ from starlette.requests import Request
 
 from aggregator_service.crash_points import crash_point
 from aggregator_service.problems import Problem
-from aggregator_service.services import Services
 from aggregator_service.settings import Settings
-from aggregator_service.storage.blobs import BodyTagger, map_file
+from aggregator_service.storage.blobs import BlobStore, BodyTagger, map_file
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.stores import insert_named
 
 Result = TypeVar("Result")
@@ -196,7 +196,8 @@ def _check_digest(actual: str, announced: str) -> None:
 
 
 def store_file(
-    services: Services,
+    database: Database,
+    blobs: BlobStore,
     path: Path,
     key: str,
     insert: Callable[[Session], Result],
@@ -206,6 +207,6 @@ def store_file(
 
     Call it in the block of `stream_body`, which deletes the file if the store does not take it.
     """
-    services.blobs.adopt(path, key)
+    blobs.adopt(path, key)
     crash_point("upload.stored-before-row")
-    return insert_named(services.database, services.blobs, [key], insert, is_named)
+    return insert_named(database, blobs, [key], insert, is_named)

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from aggregator_service.access.principals import Enrolled
 from aggregator_service.problems import Problem
 from aggregator_service.rounds.oneshot import committee_of, oneshot_context, proposed_survivors
-from aggregator_service.services import Services
-from aggregator_service.storage.blobs import BlobDamagedError, Piece
+from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, Piece
+from aggregator_service.storage.database import Database
 from aggregator_service.storage.round_rows import find_round
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stage_rows import takes_part
@@ -40,51 +40,51 @@ class Download:
     pieces: Iterator[bytes]
 
 
-def statements(services: Services, member: Enrolled, number: int) -> Download:
+def statements(database: Database, member: Enrolled, number: int) -> Download:
     """Return the encoded statements of the proposed survivors, in order of their ids.
 
     Raises `Problem`: 404 before there is such a set and once the round is over, 403 not-in-cohort for clients outside
     the committee.
     """
-    with services.database.read() as session:
+    with database.read() as session:
         round_, survivors = _proposal(session, member, number)
         _, length = statement_bytes(session, round_.id)
-    pages = _stated(services, round_.id, survivors)
+    pages = _stated(database, round_.id, survivors)
     return Download(survivors.hex(), length, (b"".join(row.statement for row in page) for page in pages))
 
 
 def sealed_shares(
-    services: Services, member: Enrolled, number: int, after: str = "", most: int | None = None
+    database: Database, blobs: BlobStore, member: Enrolled, number: int, after: str = "", most: int | None = None
 ) -> Download:
     """Return the shares that the proposed survivors sealed for this member, in the order of their statements.
 
     after: id of the client before the first one, "" for all. most: how many, None for all that are left. Raises
     `Problem` as `statements`. A damaged share ends the stream early.
     """
-    with services.database.read() as session:
+    with database.read() as session:
         round_, survivors = _proposal(session, member, number)
         left, _ = statement_bytes(session, round_.id, after)
         plan = oneshot_context(session.get_one(TaskRow, member.task_id), round_).plan
-    place, count = _place(services, member, number), left if most is None else min(most, left)
-    pages = _stated(services, round_.id, survivors, after, count)
-    pieces = (b"".join(_sealed(services, plan, place, page)) for page in pages)
+    place, count = _place(database, member, number), left if most is None else min(most, left)
+    pages = _stated(database, round_.id, survivors, after, count)
+    pieces = (b"".join(_sealed(blobs, plan, place, page)) for page in pages)
     return Download(survivors.hex(), count * plan.sealed_bytes, pieces)
 
 
-def check_shares(services: Services, member: Enrolled, number: int, named: BadShares) -> None:
+def check_shares(database: Database, blobs: BlobStore, member: Enrolled, number: int, named: BadShares) -> None:
     """Raise `BlobDamagedError` if a share of `named` clients for this member is not stored as its client signed it.
 
     A member that names them may then be right, although the fault is the server's. Does nothing when another set is
     proposed, or none. Raises `Problem`: 404 for an unknown round, 403 not-in-cohort outside the committee.
     """
-    with services.database.read() as session:
+    with database.read() as session:
         round_, survivors = _round_of(session, member, number), bytes.fromhex(named.survivors_digest or "")
         if proposed_survivors(session, round_.id) != survivors:
             return
         plan = oneshot_context(session.get_one(TaskRow, member.task_id), round_).plan
-    place, clients = _place(services, member, number), frozenset(named.clients)
-    for page in _stated(services, round_.id, survivors):
-        _sealed(services, plan, place, [row for row in page if row.client_id in clients])
+    place, clients = _place(database, member, number), frozenset(named.clients)
+    for page in _stated(database, round_.id, survivors):
+        _sealed(blobs, plan, place, [row for row in page if row.client_id in clients])
 
 
 def _round_of(session: Session, member: Enrolled, number: int) -> RoundRow:
@@ -104,15 +104,15 @@ def _proposal(session: Session, member: Enrolled, number: int) -> tuple[RoundRow
     return round_, survivors
 
 
-def _place(services: Services, member: Enrolled, number: int) -> int:
+def _place(database: Database, member: Enrolled, number: int) -> int:
     try:
-        return committee_of(services.database, member.task_id, number).place(member.client_id)
+        return committee_of(database, member.task_id, number).place(member.client_id)
     except LookupError:
         raise Problem("not-found", "the round is over") from None
 
 
 def _stated(
-    services: Services, round_id: int, survivors: bytes, after: str = "", most: int | None = None
+    database: Database, round_id: int, survivors: bytes, after: str = "", most: int | None = None
 ) -> Iterator[list[StatedContribution]]:
     """Iterate over pages of the contributions of the proposed set, from the one after `after` on, `most` in all.
 
@@ -121,7 +121,7 @@ def _stated(
     last, left = after, inf if most is None else most
     while left:
         limit = int(min(left, _PAGE))
-        with services.database.read() as session:
+        with database.read() as session:
             same = proposed_survivors(session, round_id) == survivors
             page = stated_contributions(session, round_id, last, limit) if same else []
         if page:
@@ -130,13 +130,13 @@ def _stated(
         left = left - limit if len(page) == limit else 0
 
 
-def _sealed(services: Services, plan: OneshotPlan, place: int, rows: Sequence[StatedContribution]) -> Sequence[bytes]:
+def _sealed(blobs: BlobStore, plan: OneshotPlan, place: int, rows: Sequence[StatedContribution]) -> Sequence[bytes]:
     """Return a member's sealed shares from stored uploads.
 
     Raises `BlobDamagedError` unless they are what the clients signed.
     """
     first = _HEAD + place * plan.sealed_bytes
-    shares = services.blobs.pieces([Piece(row.key, row.start + first, plan.sealed_bytes) for row in rows])
+    shares = blobs.pieces([Piece(row.key, row.start + first, plan.sealed_bytes) for row in rows])
     for row, share in zip(rows, shares, strict=True):
         if body_digest(share) != Statement.read(plan, Reader(row.statement)).share_digests[place]:
             raise BlobDamagedError(f"a sealed share in the blob {row.key} does not match its digest")

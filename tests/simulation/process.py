@@ -255,7 +255,7 @@ class Process:
     def proposal(self, task_id: str, number: int, client_id: str) -> tuple[bytes, bytes]:
         """Return the statements of a one-shot round's proposed set, and the shares sealed for a member."""
         who = Enrolled(client_id, task_id, "committee")
-        parts = statements(self.services, who, number), sealed_shares(self.services, who, number)
+        parts = statements(self.database, who, number), sealed_shares(self.database, self.services.blobs, who, number)
         stated, sealed = (b"".join(part.pieces) for part in parts)
         return stated, sealed
 

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -237,11 +236,10 @@ def test_a_commit_whose_answer_is_lost_keeps_its_blob(tmp_path: Path, world: Wor
     path = tmp_path / "body"
     path.write_bytes(b"12345")
     with closing(_LosesAnswers(f"sqlite:///{tmp_path / 'test.db'}", connections=2)) as database:
-        services = SimpleNamespace(database=database, blobs=world.blobs, clock=world.clock)
-        admission = admit(services, Enrolled(client, task_id, "member"), task_id, 1, client)
+        admission = admit(database, Enrolled(client, task_id, "member"), task_id, 1, client)
         database.breaks = breaks
         with pytest.raises(OperationalError):
-            store_chunk(services, admission, Chunk(path, 0, 5, "00" * 32))
+            store_chunk(database, world.blobs, admission, Chunk(path, 0, 5, "00" * 32))
     with world.database.read() as session:
         named = list(session.scalars(select(ChunkRow.blob_key)))
     assert len(named) == (1 if breaks == "after" else 0)
