@@ -171,15 +171,13 @@ def processor_seconds(pid: int) -> float:
 
 @dataclass
 class Watch:
-    """Context manager that samples the memory of a process and its children every 20 ms.
-
-    total: peak resident memory of all of them in bytes. Shared pages count in each process, so it is an upper bound.
-    cpu_seconds: `processor_seconds` while the context was open, set on exit.
-    """
+    """Context manager that samples the memory of a process and its children every 20 ms."""
 
     pid: int
     total: int = 0
+    """Peak resident memory of all of them in bytes. Shared pages count in each process, so it is an upper bound."""
     cpu_seconds: float = 0.0
+    """`processor_seconds` while the context was open, set on exit."""
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:

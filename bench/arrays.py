@@ -61,13 +61,11 @@ def parameters_of(values: int) -> dict[str, Any]:
 
 @dataclass
 class DrawnUpdates:
-    """Trainers that send drawn changes of every array, with a weight.
-
-    seconds: processor time of each drawing, which is not a client's work.
-    """
+    """Trainers that send drawn changes of every array, with a weight."""
 
     values: int
     seconds: list[float] = field(default_factory=list)
+    """Processor time of each drawing, which is not a client's work."""
 
     def trainer(self, number: int) -> Callable[[ArraysRound], None]:
 
@@ -118,19 +116,19 @@ FLOAT32 = 2.0**-24
 
 @dataclass(frozen=True)
 class OwnModelRound:
-    """What is played.
-
-    dropouts: clients that drop out before they contribute. workers: clients at the same time. wait: seconds for which
-    the server waits for clients that drop out, at most. std: standard deviation of the initial values.
-    """
+    """What is played."""
 
     mechanism: str
     values: int
     clients: int
     dropouts: int = 0
+    """Clients that drop out before they contribute."""
     workers: int = 2
+    """Clients at the same time."""
     wait: float = 30.0
+    """Seconds for which the server waits for clients that drop out, at most."""
     std: float = 0.02
+    """Standard deviation of the initial values."""
 
 
 def play(name: str, asked: OwnModelRound) -> dict[str, Figure]:
@@ -223,20 +221,20 @@ def _error_and_bound(fleet: Fleet, updates: DrawnUpdates, contributors: set[str]
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a run. large: values of the large model, for `large_clients` clients. flower: values beside Flower.
-
-    whole: clients and values of the round beside Flower as it is deployed.
-    wait: seconds for which a round waits for clients that drop out.
-    """
+    """Sizes of a run."""
 
     values: int = 10_000_000
     few: int = 20
     many: int = 100
     large: int = 100_000_000
+    """Values of the large model, for `large_clients` clients."""
     large_clients: int = 3
     flower: int = 1_500_000
+    """Values beside Flower."""
     whole: tuple[int, int] = (10, 1_000_000)
+    """Clients and values of the round beside Flower as it is deployed."""
     wait: float = 30.0
+    """Seconds for which a round waits for clients that drop out."""
 
 
 FULL: Final = Sizes()

@@ -27,18 +27,19 @@ RESULTS: Final = "results.json"
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered figure, or the figures that a pattern matches.
-
-    script: that writes it. key: in its JSON; `*` stands for any text. unit: empty for a number without one. target:
-    such as `<= 1.4`; empty without one. always: whether each run writes it, with quick sizes and without peers.
-    """
+    """A registered figure, or the figures that a pattern matches."""
 
     script: str
+    """Script that writes it."""
     key: str
+    """Key in the JSON of the script; `*` stands for any text."""
     unit: str
+    """Unit; empty for a number without one."""
     target: str
+    """Such as `<= 1.4`; empty for a figure without a target."""
     what: str
     always: bool = True
+    """Whether each run writes it, with quick sizes and without peers."""
 
     def met(self, value: Figure) -> bool:
         """Whether there is no target, or `value` is a number within it."""

@@ -41,11 +41,12 @@ _NEAR: Final = 0.98  # of the distance that the rule allows
 
 @dataclass(frozen=True)
 class Case:
-    """A data set and the item that is promoted. leading: of what most users have, float64 (items,), a unit vector."""
+    """A data set and the item that is promoted."""
 
     split: OneHeldOut
     target: int
     leading: Floats
+    """Direction of what most users have, float64 (items,), a unit vector."""
 
     @property
     def train(self) -> Interactions:
@@ -55,38 +56,45 @@ class Case:
 
 @dataclass(frozen=True)
 class Defence:
-    """groups: 0 for one sum over all. checked: impossible sums are refused. by_row: rows are limited."""
+    """What the server and the members do against lies."""
 
     name: str
     checked: bool = True
+    """Whether impossible sums are refused."""
     groups: int = 0
+    """Groups with a sum each; 0 for one sum over all."""
     by_row: bool = True
+    """Whether rows are limited."""
 
 
 @dataclass(frozen=True)
 class Lie:
-    """kind: see `bench.robust`. size: factor of the most that passes, or of a usual size where nothing is
-    checked. tilt: share of the promoted item in b. always: whether so many liars are in every round, whoever's turn.
-    degrees: see `bench.robust.DEGREES`. rank: of what a `flood` adds to P, in counts its number of cliques; 0: all
-    pairs alike."""
+    """What liars send, and how many they are."""
 
     kind: str
+    """See `bench.robust`."""
     liars: int
     size: float = 1.0
+    """Factor of the most that passes, or of a usual size where nothing is checked."""
     tilt: float = 0.5
+    """Share of the promoted item in b."""
     always: bool = False
+    """Whether so many liars are in every round, whoever's turn."""
     degrees: float = 0.0
+    """See `bench.robust.DEGREES`."""
     rank: int = 0
+    """Rank of what a `flood` adds to P, in counts its number of cliques; 0: all pairs alike."""
 
 
 @dataclass
 class Liars:
-    """Splits a sum into groups, adds the lies, and applies the defence. kept: share of the groups kept in the last."""
+    """Splits a sum into groups, adds the lies, and applies the defence."""
 
     defence: Defence
     lie: Lie
     seed: int
     kept: float = 1.0
+    """Share of the groups kept in the last sum."""
     refused: int = 0
     rng: np.random.Generator = field(init=False)
 

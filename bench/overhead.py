@@ -43,19 +43,19 @@ _QUICK_PAILLIER: Final = 5_000
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of a client's steps in a round and of the server's for one client; bytes that a client sends.
-
-    seal: from the float64 vector to the bytes of all its messages. open: from the bytes of the sum to its values.
-    server: from the bytes of a contribution until it is added, checks included. member: one member of a committee,
-    for one client, in seconds and bytes. scaled: measured on a sample of the values and multiplied.
-    """
+    """Seconds of a client's steps in a round and of the server's for one client; bytes that a client sends."""
 
     seal: float
+    """From the float64 vector to the bytes of all its messages."""
     open: float
+    """From the bytes of the sum to its values."""
     server: float
+    """From the bytes of a contribution until it is added, checks included."""
     sent: int
     scaled: bool = False
+    """Whether it was measured on a sample of the values and multiplied."""
     member: tuple[float, int] | None = None
+    """Of one member of a committee, for one client: seconds and bytes."""
 
     def times(self, factor: float) -> Costs:
         """The costs of `factor` as many values, where they grow with the number of values."""

@@ -133,17 +133,16 @@ class Unclipped(Private):
 
 @dataclass(frozen=True)
 class Case:
-    """A recipe that is audited: `sums` sums of a task.
-
-    width: values per item, of which a canary uses the first. pairs: whether the sum is of pairs of items.
-    """
+    """A recipe that is audited: `sums` sums of a task."""
 
     name: str
     recipe: str
     parameters: Callable[[int], Mapping[str, Any]]
     sums: int
     width: int = 1
+    """Values per item, of which a canary uses the first."""
     pairs: bool = False
+    """Whether the sum is of pairs of items."""
 
     def private(self, clients: int, items: int, corrupt: float, kind: type[Private] = Private) -> Private:
         """Return the recipe under a block whose noise is for exactly the honest clients. items: its size."""
@@ -174,16 +173,15 @@ CASES: Final = (
 
 @dataclass
 class Task:
-    """One task of a case, all sums of it over the real masked protocol. corrupt: clients, the last ones of the cohort.
-
-    noiseless: further clients, the last of the honest ones, that leave their noise out although it is counted on.
-    """
+    """One task of a case, all sums of it over the real masked protocol."""
 
     private: Private
     sums: int
     clients: int
     corrupt: int
+    """Colluding clients, the last ones of the cohort."""
     noiseless: int = 0
+    """Further clients, the last of the honest ones, that leave their noise out although it is counted on."""
     seed: bytes = field(default_factory=lambda: os.urandom(32))
 
     @cached_property

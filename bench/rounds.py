@@ -89,16 +89,15 @@ def one_round(fleet: Fleet) -> FleetRound:
 
 
 class Measured(NamedTuple):
-    """A round that is over. watch: of the server.
-
-    client_seconds: processor time of this process without that of the committee. figures: of the server and of a
-    client, and of one member of the committee in the whole round, if there is one.
-    """
+    """A round that is over."""
 
     round: FleetRound
     watch: Watch
+    """Memory and time of the server."""
     client_seconds: float
+    """Processor time of this process without that of the committee."""
     figures: dict[str, Figure]
+    """Of the server and of a client, and of one member of the committee in the whole round, if there is one."""
 
 
 def measure_round(server: DemoServer, fleet: Fleet) -> Measured:
@@ -141,11 +140,7 @@ def named(name: str, figures: Mapping[str, Figure]) -> dict[str, Figure]:
 
 @dataclass(frozen=True)
 class DrawnRound:
-    """What is played: FedMF sums items x dim values, and one count per item.
-
-    dropout: share of the clients that drop out before they contribute; the round then waits for its deadline.
-    stage_seconds: deadline of every state.
-    """
+    """What is played: FedMF sums items x dim values, and one count per item."""
 
     mechanism: str
     clients: int
@@ -153,7 +148,9 @@ class DrawnRound:
     dim: int = 9
     parameters: Mapping[str, Any] = field(default_factory=dict)
     dropout: float = 0.0
+    """Share of the clients that drop out before they contribute; the round then waits for its deadline."""
     stage_seconds: float = 600.0
+    """Deadline of every state."""
 
 
 @dataclass(frozen=True)

@@ -87,18 +87,20 @@ def _spectral(train: Interactions, times: int) -> dict[str, Figure]:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What the sums of a task say, and what is true.
-
-    has: bool (clients, m). degrees: (m,). asked: Q of all sums, float64 (sums, m, K), and seen: Y = P Q of all sums
-    (sums, m, K), of whose row i the first `widths[i]` columns are known, int64 (m,). model: P by the task's model.
-    """
+    """What the sums of a task say, and what is true."""
 
     has: NDArray[np.bool_]
+    """bool (clients, m)."""
     degrees: Floats
+    """(m,)."""
     asked: Floats
+    """Q of all sums, float64 (sums, m, K)."""
     seen: Floats
+    """Y = P Q of all sums (sums, m, K), of whose row i the first `widths[i]` columns are known."""
     widths: NDArray[np.int64]
+    """int64 (m,)."""
     model: Floats
+    """P by the task's model."""
     recipe: PriviRecK
 
 

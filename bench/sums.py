@@ -190,15 +190,13 @@ def masked_client(
 
 @dataclass(frozen=True)
 class Shape:
-    """Size of a round: so many clients of so many values each, of whom `dropouts` share their secrets and vanish.
-
-    parameters: of the mechanism; None: those with which 100 clients have 22 neighbours and the threshold 12.
-    """
+    """Size of a round: so many clients of so many values each, of whom `dropouts` share their secrets and vanish."""
 
     clients: int
     values: int
     dropouts: int = 0
     parameters: Mapping[str, Any] | None = None
+    """Of the mechanism; None: those with which 100 clients have 22 neighbours and the threshold 12."""
 
     @cached_property
     def plan(self) -> MaskedPlan:
@@ -230,16 +228,15 @@ def _contributed(shared: client.Shared, inbox: bytes, elements: NDArray[Any]) ->
 
 @dataclass
 class Clock:
-    """Processor seconds by stage: of the server in total, of every client, and of every member of a committee.
-
-    sent: bytes of a client, all stages. member_bytes: what a member of the committee downloads for one client.
-    """
+    """Processor seconds by stage: of the server in total, of every client, and of every member of a committee."""
 
     server: dict[str, float] = field(default_factory=dict)
     clients: dict[str, list[float]] = field(default_factory=dict)
     members: list[float] = field(default_factory=list)
     sent: int = 0
+    """Bytes of a client, all stages."""
     member_bytes: int = 0
+    """What a member of the committee downloads for one client."""
 
     @contextmanager
     def serving(self, stage: str) -> Iterator[None]:

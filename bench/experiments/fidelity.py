@@ -59,15 +59,13 @@ def _figures(controls: Callable[[str, Path], ControlTable], dataset: str, data_d
 
 
 class System(NamedTuple):
-    """A published system.
-
-    rows(quick): its runs, whose `measure` takes (seed, folder of the data sets). controls: on a data set of its runs,
-    by the same metrics.
-    """
+    """A published system."""
 
     rows: Callable[[bool], Sequence[Row]]
+    """rows(quick): its runs, whose `measure` takes (seed, folder of the data sets)."""
     datasets: Sequence[str]
     controls: Callable[[str, Path], ControlTable]
+    """Controls on a data set of its runs, by the same metrics."""
 
 
 def _published(dataset: str, data_dir: Path) -> LeaveOneOut:

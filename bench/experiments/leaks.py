@@ -60,15 +60,13 @@ def hold_out_introduced_last(interactions: Interactions) -> LeaveOneOut:
 
 @dataclass(frozen=True)
 class NegativeDraws:
-    """How training draws negatives. The defaults are PFedCLR's.
-
-    participation: share of the users in each round, in (0, 1], drawn anew in each. negatives: drawn for each positive
-    in each round that a user takes part in.
-    """
+    """How training draws negatives. The defaults are PFedCLR's."""
 
     rounds: int = 100
     participation: float = 0.6
+    """Share of the users in each round, in (0, 1], drawn anew in each."""
     negatives: int = 4
+    """Drawn for each positive in each round that a user takes part in."""
 
 
 _PFEDCLR: Final = NegativeDraws()

@@ -41,17 +41,17 @@ Named = dict[str, Values]
 
 @dataclass(frozen=True)
 class Setting:
-    """A data set and the size of its components.
-
-    ideal, sharp: columns for GF-CF and for BSPM. low_ranks: numbers of factors for PriviRec-k. sample: number of random
-    users on which settings are compared, if all would take hours.
-    """
+    """A data set and the size of its components."""
 
     dataset: str
     ideal: int
+    """Columns for GF-CF."""
     sharp: int
+    """Columns for BSPM."""
     low_ranks: tuple[int, ...]
+    """Numbers of factors for PriviRec-k."""
     sample: int
+    """Number of random users on which settings are compared, if all would take hours."""
 
 
 GOWALLA: Final = Setting("gowalla", 256, 448, (256, 512, 1024, 2048), 6240)

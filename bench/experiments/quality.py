@@ -291,19 +291,18 @@ COHORT: Final = 100
 
 @dataclass(frozen=True)
 class Arm:
-    """One way of training. rounds: sums of the task; 0 for the rounds and the cohort of `advise`. cohort: clients in a
-    sum; 0: all.
-
-    started: whether the task starts from a `privirec-k` task, whose rounds are not counted in its own. graph_filter: of
-    `privirec-k`; None for the default.
-    """
+    """One way of training."""
 
     recipe: str
     rounds: int = 0
+    """Sums of the task; 0 for the rounds and the cohort of `advise`."""
     cohort: int = COHORT
+    """Clients in a sum; 0: all."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     started: bool = False
+    """Whether the task starts from a `privirec-k` task, whose rounds are not counted in its own."""
     graph_filter: str | None = None
+    """Filter of `privirec-k`; None for the default."""
 
 
 _FIXED: Final[Mapping[str, Any]] = {"validation": 0.0}

@@ -51,12 +51,13 @@ def made_jokes(users: int = _USERS) -> Interactions:
 
 
 class Rated(NamedTuple):
-    """Training ratings and the ratings to predict. lowest, highest: the range of the whole set."""
+    """Training ratings and the ratings to predict."""
 
     train: Interactions
     test: Interactions
     lowest: float
     highest: float
+    """`lowest` to `highest` is the range of the whole set."""
 
 
 # --- A central biased matrix factorisation of ratings: what a model with all rows in one place reaches

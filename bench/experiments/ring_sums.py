@@ -34,14 +34,12 @@ COLUMNS: Final = 32  # of Q at a time
 
 @dataclass(frozen=True, eq=False)
 class Subspace:
-    """The result of a power iteration.
-
-    vectors: (m, K), orthonormal columns in the order of the QR: the first k are those of an iteration with k columns.
-    eigenvalues: (K,), |diag R| of the last QR: PriviRec's eq. 17, an estimate of P's eigenvalues.
-    """
+    """The result of a power iteration."""
 
     vectors: np.ndarray
+    """(m, K), orthonormal columns in the order of the QR: the first k are those of an iteration with k columns."""
     eigenvalues: np.ndarray
+    """(K,), |diag R| of the last QR: PriviRec's eq. 17, an estimate of P's eigenvalues."""
 
 
 def normalised(interactions: Interactions, user_exponent: float = 0.5) -> csr_array:
@@ -73,17 +71,15 @@ def power_iteration(
 
 @dataclass(eq=False)
 class RingSums:
-    """Sums of all users' contributions in a ring of `bits` bits, scaled by proven bounds (see `gram_bound`).
-
-    clipped: number of clipped values; 0 if the bound holds. max_error: largest error of an entry of P Q against float64
-    with the same Q, over all calls of `product`.
-    """
+    """Sums of all users' contributions in a ring of `bits` bits, scaled by proven bounds (see `gram_bound`)."""
 
     interactions: Interactions
     bits: int
     user_exponent: float = 0.5
     clipped: int = 0
+    """Number of clipped values; 0 if the bound holds."""
     max_error: float = 0.0
+    """Largest error of an entry of P Q against float64 with the same Q, over all calls of `product`."""
     _rows: csr_array = field(init=False, repr=False)
     _columns: csr_array = field(init=False, repr=False)
 

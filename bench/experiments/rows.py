@@ -27,19 +27,17 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One row of a table.
-
-    key: its name and that of its file. measure: maps the folder of the data sets, after what the experiment fills in,
-    to the figures; another process calls it, so it is a function of a module, or a `partial` of one. It returns nothing
-    where a library is missing.
-    published: the paper's figures, with the same names as ours. prefix: what the keys of its figures begin with, if it
-    is not `key`.
-    """
+    """One row of a table."""
 
     key: str
+    """Its name and that of its file."""
     measure: Callable[..., Values]
+    """Maps the folder of the data sets, after what the experiment fills in, to the figures. Another process calls it,
+    so it is a function of a module, or a `partial` of one. It returns nothing where a library is missing."""
     published: Mapping[str, float] = field(default_factory=dict)
+    """The paper's figures, with the same names as ours."""
     prefix: str = ""
+    """What the keys of its figures begin with, if it is not `key`."""
 
 
 def options_of(about: str, seeds: Sequence[int]) -> argparse.ArgumentParser:

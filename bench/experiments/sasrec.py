@@ -32,12 +32,13 @@ Arrays = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Way:
-    """A setting of the model and of its training. negatives: drawn for each position; 0 for the loss over all items."""
+    """A setting of the model and of its training."""
 
     dim: int = 64
     length: int = 50
     dropout: float = 0.5
     negatives: int = 0
+    """Drawn for each position; 0 for the loss over all items."""
     rate: float = 1e-3
 
 

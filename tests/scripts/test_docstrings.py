@@ -42,7 +42,7 @@ def notes_in(path: Path) -> Iterator[tuple[int, str]]:
 def test_fields_are_described_where_they_stand() -> None:
     """`name: meaning` in the paragraph of a class is for arguments of `__init__`: tools show no field by it."""
     found = []
-    for path in python_files(*PACKAGES, "tests", "scripts", "examples"):
+    for path in python_files(*PACKAGES, "bench", "tests", "scripts", "examples"):
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.ClassDef):
                 fields = [
