@@ -112,7 +112,7 @@ class RecipeConformance:
         for client in range(self.clients):
             contribution = self._contribute(made, spec, state, client).contribution
             message = make(of, state, f"c_{client}", contribution, keyring).message
-            sent.append((of.route(f"c_{client}"), message))
+            sent.append((made.route(spec, f"c_{client}"), message))
         aggregate = summing.release(of.plan, summing.fold(of.plan, None, sent))
         total = summing.open(of.plan, aggregate, self.clients, keyring)
         require_possible(of.plan, total, self.clients)

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from protocols.crypto.keys import Keyring
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError
-from protocols.layout import Block, Route, Segment, VectorLayout
+from protocols.layout import Block, Segment, VectorLayout
 from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
-from protocols.sums.base import Mechanism, SumPlan, TakeAhead, one_message
+from protocols.sums.base import Mechanism, OneMessage, SumPlan, TakeAhead
 
 Elements = NDArray[Any]
 """Ring elements (layout.length,), of the type that the plan encodes to."""
@@ -40,10 +40,6 @@ class TaskSum:
     plan: SumPlan
     """That of `spec` (`plan_of_task`)."""
     spec: RoundSpec
-
-    def route(self, client_id: str) -> Route:
-        """Return the blocks to which a client contributes."""
-        return self.recipe.route(self.spec, client_id)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +87,13 @@ def make(
     fit the route, `BudgetError` for a value above its clip, and `KeyringError`.
     """
     add_noise = of.recipe.limited if simulated_noise else of.recipe.noised
-    sent, route = add_noise(state, of.spec, contribution, random), of.route(client_id)
+    sent, route = add_noise(state, of.spec, contribution, random), of.recipe.route(of.spec, client_id)
     blocks = list(sent.blocks)
     if _counts(of.plan):
         blocks = [np.append(block, float(has_data)) for block in blocks]
-    if of.mechanism.interactive:
+    mechanism = of.mechanism
+    if not isinstance(mechanism, OneMessage):
         return Made(sent, of.plan.encode(route, blocks))
-    mechanism = one_message(of.mechanism)
     if take_ahead is not None:
         return Made(sent, mechanism.seal_ahead(of.plan, route, blocks, keyring, take_ahead))
     return Made(sent, mechanism.seal(of.plan, route, blocks, keyring))

@@ -250,19 +250,14 @@ class _Connections:
         self._is_closed = False
         self._lock = Lock()  # of the pools, of the counts and of `_is_closed`
 
-    def _count_up(self, size: int) -> None:
+    def _count(self, up: int, down: int) -> None:
         with self._lock:
-            self.traffic.up += size
-
-    def _count_down(self, size: int) -> None:
-        with self._lock:
-            self.traffic.down += size
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise ParameterError("the connections are closed: make another client, or make the call before close()")
+            self.traffic.up += up
+            self.traffic.down += down
 
     def _new_pool(self, kind: Callable[..., P], url: str) -> tuple[P, Proxy | None]:
+        if self._is_closed:  # which has none of its pools any more
+            raise ParameterError("the connections are closed: make another client, or make the call before close()")
         proxy = None if self._transport is not None else proxy_of(url)
         scheme = "http" if self._transport is not None else url
         return kind(transport=self._transport, **_settings(self._connections, scheme, proxy)), proxy
@@ -327,18 +322,17 @@ class SyncDriver(_Connections, Closed):
     def _pool(self, url: str) -> tuple[httpx.Client, Proxy | None]:
         server = _server_of(url)
         with self._lock:
-            self._require_open()
             if server not in self._pools:
                 self._pools[server] = self._new_pool(httpx.Client, server)
             return self._pools[server]
 
     def _send(self, request: Request) -> Response:
         http, proxy = self._pool(request.url)
-        self._count_up(len(request.body))
+        self._count(len(request.body), 0)
         with _translate_errors(request, proxy):
             answer = http.send(_build(http, request, self._timeouts), stream=True)
             with closing(answer):
-                body = _Body(request, answer, self._count_down)
+                body = _Body(request, answer, partial(self._count, 0))
                 pieces = answer.iter_bytes()
                 while body.is_wanted and (piece := next(pieces, None)) is not None:
                     body.add(piece)
@@ -430,7 +424,6 @@ class AsyncDriver(_Connections, AsyncClosed):
     async def _pool(self, url: str) -> _LoopPool:
         loop, server = asyncio.get_running_loop(), _server_of(url)
         with self._lock:
-            self._require_open()
             pool = self._pools.get((loop, server))
             if pool is not None and not pool.http.is_closed:
                 return pool
@@ -442,11 +435,11 @@ class AsyncDriver(_Connections, AsyncClosed):
 
     async def _send(self, request: Request) -> Response:
         pool = await self._pool(request.url)
-        self._count_up(len(request.body))
+        self._count(len(request.body), 0)
         with _translate_errors(request, pool.proxy):
             answer = await pool.http.send(_build(pool.http, request, self._timeouts), stream=True)
             async with aclosing(answer):
-                body = _Body(request, answer, self._count_down)
+                body = _Body(request, answer, partial(self._count, 0))
                 pieces = answer.aiter_bytes()
                 while body.is_wanted and (piece := await anext(pieces, None)) is not None:
                     body.add(piece)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from http import HTTPStatus
 from typing import Final
 
@@ -27,6 +28,7 @@ from client_sdk.errors import (
     NotFound,
     OffsetMismatch,
 )
+from protocols.crypto.http_signature import format_digest
 from protocols.messages import UploadReceipt
 from protocols.messages.stages import CONTRIBUTION, PARTIAL_UPLOAD
 
@@ -51,6 +53,11 @@ class Upload:
     sent: int = 0
     """Bytes of the body that may have reached the server."""
 
+    @cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the body, 32 bytes."""
+        return hashlib.sha256(self.body).digest()
+
     def run(self) -> Program[UploadReceipt]:
         """Store `body` as this client's contribution and return the server's receipt: the body is then durable.
 
@@ -68,7 +75,7 @@ class Upload:
                     reached, attempt = offset, 1
                 if replaces or not resumes:
                     self.sent = len(self.body)
-                    fields = {"content-type": CONTRIBUTION, "content-digest": content_digest(self.body)}
+                    fields = {"content-type": CONTRIBUTION, "content-digest": format_digest(self.digest)}
                     put = self._request("PUT", fields, self.body)
                     return self._receipt("PUT", (yield from send(put, self.policy, idempotent=False)))
                 # A complete upload gets an empty last chunk with its digest, answered by a receipt or a conflict.
@@ -131,7 +138,7 @@ class Upload:
             "content-digest": content_digest(chunk),
         }
         if is_last:
-            headers["repr-digest"] = content_digest(self.body)
+            headers["repr-digest"] = format_digest(self.digest)
         return self._request("PATCH", headers, chunk)
 
     def _request(self, method: Method, headers: Mapping[str, str], body: bytes | memoryview = b"") -> Request:
@@ -142,6 +149,6 @@ class Upload:
             receipt = UploadReceipt.model_validate_json(response.body)
         except ValidationError as error:
             raise ContractBroken(method, self.url, response.status, "the receipt is malformed") from error
-        if receipt.digest != hashlib.sha256(self.body).hexdigest() or receipt.bytes != len(self.body):
+        if receipt.digest != self.digest.hex() or receipt.bytes != len(self.body):
             raise ContractBroken(method, self.url, response.status, "the receipt is for another body")
         return receipt

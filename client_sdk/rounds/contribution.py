@@ -65,7 +65,7 @@ class OwnRound:
     etag: str | None = field(default=None, kw_only=True)
     """Of the poll that was answered with `view`; None if it is not known."""
     traffic: Traffic = field(default_factory=Traffic)
-    """Bytes of the programs that were `metered`."""
+    """Bytes of the programs that ran `through` it."""
     seconds: dict[Phase, float] = field(default_factory=lambda: dict.fromkeys(get_args(Phase), 0.0))
     """Wall clock by phase."""
 
@@ -84,10 +84,10 @@ class OwnRound:
             )
         caught_up = yield from self.catch_up()
         local, made = yield from self.contribution(caught_up)
-        yield from self.metered(self.deliver(made.message, caught_up, local))
+        yield from through(self.deliver(made.message, caught_up, local), self.traffic)
         if np.random.default_rng().random() * self.view.cohort <= _SNAPSHOT_VOLUNTEERS:
             publish = follower.publish_when_due(caught_up.followed, member.policy.snapshot_every)
-            if (yield from self.metered(publish)):
+            if (yield from through(publish, self.traffic)):
                 self.progress(SnapshotPublished(caught_up.state.round_number))
         return self.report(caught_up, local, made, len(made.message))
 
@@ -131,10 +131,6 @@ class OwnRound:
         finally:
             self.seconds[phase] += perf_counter() - started
 
-    def metered(self, program: Program[T]) -> Program[T]:
-        """Run `program`, and count its bytes."""
-        return through(program, self.traffic)
-
     def catch_up(self) -> Program[CaughtUp]:
         """Return the model before the round, with the keys to open sums. Reports what it lacks and what it measured.
 
@@ -147,13 +143,14 @@ class OwnRound:
         spec, recipe = self.spec, member.terms.recipe
         with self.timed("catch_up"):
             yield from part.ready(self.progress)
-            caught_up = yield from self.metered(part.follower.follow(self.view.number - 1, snapshot_wait=60.0))
+            following = part.follower.follow(self.view.number - 1, snapshot_wait=60.0)
+            caught_up = yield from through(following, self.traffic)
             if spec.size != (size := recipe.size_after(caught_up.state)):
                 fault = f"has a sum of size {spec.size}, and the model before it says {size}"
                 raise member.terms.broken_round(self.view, fault)
             part.report_followed(caught_up, self.progress)
             if part.checks_aggregates(caught_up):
-                yield from self.metered(require_attested(member, part.follower, caught_up.followed))
+                yield from through(require_attested(member, part.follower, caught_up.followed), self.traffic)
             require_data(part, spec, caught_up.state, self.history)
         return caught_up
 

@@ -12,7 +12,7 @@ from typing import Final, TypeVar, cast
 
 from client_sdk.agreement.terms import TaskTerms
 from client_sdk.api.calls import Handout
-from client_sdk.api.wire import Program, Work
+from client_sdk.api.wire import Program, Work, through
 from client_sdk.errors import RoundLost
 from client_sdk.model.follow import CaughtUp
 from client_sdk.rounds.contribution import OwnRound
@@ -100,7 +100,7 @@ class MaskedRound(OwnRound):
                 self.context = yield from self._begin()
             message = self._due(view, self.context)
             if message is not None:
-                yield from self.metered(message)
+                yield from through(message, self.traffic)
         except RefusalError as refusal:
             refusal.stage = view.state
             raise

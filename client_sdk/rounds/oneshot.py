@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, replace
 
 from client_sdk.agreement.terms import TaskTerms
-from client_sdk.api.wire import Program, work
+from client_sdk.api.wire import Program, through, work
 from client_sdk.errors import RoundLost
 from client_sdk.rounds.contribution import OwnRound
 from client_sdk.rounds.events import RoundReport
@@ -50,7 +50,7 @@ class OneshotRound(OwnRound):
         upload = yield from work(
             timed(lambda: contribute(committee, member.client_id, own_key, policy, made.elements).encode())
         )
-        yield from self.metered(self.deliver(upload, caught_up, local))
+        yield from through(self.deliver(upload, caught_up, local), self.traffic)
         return self.report(caught_up, local, made, len(upload))
 
     @staticmethod

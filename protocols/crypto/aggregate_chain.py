@@ -41,7 +41,8 @@ class AggregateChain:
     @classmethod
     def first(cls, task_id: str) -> AggregateChain:
         """Return the chain of a task without a completed round."""
-        return cls(first_chain(task_id), first_chain(task_id))
+        first = first_chain(task_id)
+        return cls(first, first)
 
     @classmethod
     def decode(cls, body: bytes) -> AggregateChain:

@@ -56,7 +56,7 @@ def test_messages_open_to_the_sum_of_the_blocks_and_zeros_do_not_count_as_data(n
         assert found.contribution is each, "no privacy block: the blocks are what they were"
         with pytest.raises(ParameterError, match="no masks"):
             _ = found.elements
-        sent.append((of.route(f"c_{client}"), found.message))
+        sent.append((of.recipe.route(of.spec, f"c_{client}"), found.message))
     for route, body in sent:
         of.mechanism.check(of.plan, route, body)
     aggregate = of.mechanism.release(of.plan, of.mechanism.fold(of.plan, None, sent))

@@ -79,7 +79,7 @@ _ENOUGH: Final = 100
 """Schedules without a defence, from a seed on that shows the lack of it, of which one must break an invariant."""
 _STORED_ALL_THE_SAME: Final = """from sqlalchemy.exc import SQLAlchemyError
     try:
-        return await _insert(services, write)
+        return await _insert(services.deliveries, write)
     except SQLAlchemyError:
         return UploadOutcome(new_receipt(admission, digest), is_new=True)"""
 Change = tuple[FunctionType, dict[str, str]]
@@ -114,7 +114,7 @@ DEFECTS: Final[dict[str, tuple[int, set[int], list[Change]]]] = {
     "the receipt is sent whether or not the database stored the row": (25, {4}, [
         (
             new_contributions._store,
-            {"return await _insert(services, write)": _STORED_ALL_THE_SAME},
+            {"return await _insert(services.deliveries, write)": _STORED_ALL_THE_SAME},
         ),
     ]),
     "the orphans of a dead server are not deleted": (5, {7}, [

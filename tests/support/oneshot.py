@@ -157,6 +157,20 @@ def publish_keys(members: Sequence[OneshotMember], *numbers: int) -> None:
             assert one.publish(number).is_success
 
 
+Parties = tuple[TestTask, list[OneshotClient], list[OneshotMember]]
+"""A task with the clients of its cohort and the members of its committee."""
+
+
+def begin_oneshot(api: Api, name: str, cohort: int, committee: int, *ahead: int, **changes: object) -> Parties:
+    """Begin a task, and wait for its first round; the committee publishes keys of the rounds `ahead`."""
+    task = oneshot_task(api, name, cohort, **changes)
+    members = enrol_committee(task, committee)
+    publish_keys(members, *ahead)
+    clients = enrol_clients(task, cohort)
+    task.wait_round(1, "collecting")
+    return task, clients, members
+
+
 def committee_turn(
     task: TestTask,
     members: Sequence[OneshotMember],

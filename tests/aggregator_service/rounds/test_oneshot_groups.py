@@ -13,27 +13,21 @@ from tests.support.api import Api, TestTask, checked
 from tests.support.groups import opened_groups
 from tests.support.oneshot import (
     OneshotClient,
-    OneshotMember,
+    Parties,
+    begin_oneshot,
     committee_turn,
     enrol_clients,
     enrol_committee,
-    oneshot_task,
     publish_keys,
 )
 from tests.support.world import request_json
 
 COHORT, COMMITTEE = 12, 5
 SERVER = {"fold_batch": 3}
-Parties = tuple[TestTask, list[OneshotClient], list[OneshotMember]]
 
 
 def begin(api: Api, name: str, **changes: object) -> Parties:
-    task = oneshot_task(api, name, COHORT, **{"groups": 3, "tau": 10.0, "rounds": 3} | changes)
-    members = enrol_committee(task, COMMITTEE)
-    publish_keys(members, 1, 2)
-    clients = enrol_clients(task, COHORT)
-    task.wait_round(1, "collecting")
-    return task, clients, members
+    return begin_oneshot(api, name, COHORT, COMMITTEE, 1, 2, **{"groups": 3, "tau": 10.0, "rounds": 3} | changes)
 
 
 def contribute(clients: Sequence[OneshotClient], number: int = 1) -> dict[str, float]:

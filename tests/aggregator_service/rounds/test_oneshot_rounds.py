@@ -15,6 +15,8 @@ from tests.support.api import Api, TestTask, checked, refusal, slug
 from tests.support.oneshot import (
     OneshotClient,
     OneshotMember,
+    Parties,
+    begin_oneshot,
     committee_turn,
     enrol_clients,
     enrol_committee,
@@ -25,17 +27,11 @@ from tests.support.replicas import wait_until
 
 COHORT, COMMITTEE = 6, 5
 SERVER = {"fold_batch": 2}
-Parties = tuple[TestTask, list[OneshotClient], list[OneshotMember]]
 EVERYBODY = [2.0**place for place in range(COHORT)]
 
 
 def begin(api: Api, name: str, **changes: object) -> Parties:
-    task = oneshot_task(api, name, COHORT, **changes)
-    members = enrol_committee(task, COMMITTEE)
-    publish_keys(members, 1)
-    clients = enrol_clients(task, COHORT)
-    task.wait_round(1, "collecting")
-    return task, clients, members
+    return begin_oneshot(api, name, COHORT, COMMITTEE, 1, **changes)
 
 
 def contribute(clients: Sequence[OneshotClient], number: int = 1, garbage_for: Collection[OneshotMember] = ()) -> None:

@@ -129,14 +129,18 @@ def test_rounds_of_each_recipe_over_each_mechanism_are_complete(
     assert operator.task(task.task_id).state == "complete"
 
 
+def task_of_all(operator: Operator, users: int, name: str, recipe: str, given: dict[str, Any]) -> SmallTask:
+    """A masked task whose sums are all over the same `users` members."""
+    schedule = Schedule(rounds=9, cohort_size=users, min_clients=users, start_clients=users)
+    return SmallTask.of(operator, task_request(name, recipe, "masked", schedule, given, organiser=TRIAL.pin), users)
+
+
 def test_members_keep_an_item_out_of_masked_sums_and_choose_the_filter_in_the_last_one(
     server: AggregatorProcess, operator: Operator
 ) -> None:
     users = 5
     given = {"items": 12, "components": 3, "iterations": 2, "reveal_gram": True, "min_owners": 1, "validation": 1.0}
-    schedule = Schedule(rounds=9, cohort_size=users, min_clients=users, start_clients=users)
-    request = task_request("validated", "privirec-k", "masked", schedule, given, organiser=TRIAL.pin)
-    task = SmallTask.of(operator, request, users)
+    task = task_of_all(operator, users, "validated", "privirec-k", given)
     rows = [[(user + step) % 12 for step in range(6)] for user in range(users)]
     with enrolled_fleet(server.url, task, rows) as fleet:
         states: list[PriviRecState] = []
@@ -159,9 +163,7 @@ def test_members_count_pairs_in_blocks_of_16_bits_and_choose_the_filter_in_the_l
     users, counted = 5, {"user_exponent": 0.0, "item_exponent": 0.4, "iterations": 0, "blocks": 2}
     given = {"items": 12, "components": 9, "reveal_gram": True, "min_owners": 1, "validation": 1.0, "slim": True}
     given |= counted
-    schedule = Schedule(rounds=9, cohort_size=users, min_clients=users, start_clients=users)
-    request = task_request("counted", "privirec", "masked", schedule, given, organiser=TRIAL.pin)
-    task = SmallTask.of(operator, request, users)
+    task = task_of_all(operator, users, "counted", "privirec", given)
     rows = [[(user + step) % 12 for step in range(6)] for user in range(users)]
     with enrolled_fleet(server.url, task, rows) as fleet:
         states: list[PriviRecState] = []
@@ -181,9 +183,7 @@ def test_a_list_that_grows_after_the_degrees_ends_no_task_of_counts(
     """The server and members compute one model, and the record of the rounds says how many counts are above."""
     users, counted = 5, {"user_exponent": 0.0, "item_exponent": 0.4, "iterations": 0, "blocks": 2}
     given = {"items": 12, "components": 9, "reveal_gram": True, "min_owners": 1, **counted}
-    schedule = Schedule(rounds=9, cohort_size=users, min_clients=users, start_clients=users)
-    request = task_request("grown", "privirec", "masked", schedule, given, organiser=TRIAL.pin)
-    task = SmallTask.of(operator, request, users)
+    task = task_of_all(operator, users, "grown", "privirec", given)
     rows = [[(user + step) % 12 for step in range(6)] for user in range(users)]
     with enrolled_fleet(server.url, task, rows) as fleet:
 
@@ -206,11 +206,7 @@ def test_members_add_up_what_follows_what_and_keep_their_last_item_out(
 ) -> None:
     users, items = 5, 12
     given = {"items": items, "components": 4, "iterations": 2, "reveal_gram": True, "min_owners": 1, "validation": 1.0}
-    schedule = Schedule(rounds=9, cohort_size=users, min_clients=users, start_clients=users)
-    request = task_request(
-        "ordered", "privirec-k", "masked", schedule, {**given, "next_vectors": 3}, organiser=TRIAL.pin
-    )
-    task = SmallTask.of(operator, request, users)
+    task = task_of_all(operator, users, "ordered", "privirec-k", {**given, "next_vectors": 3})
     rows = [
         History(np.array([(user + step) % items for step in range(6)], np.int32), times=np.arange(6.0))
         for user in range(users)
