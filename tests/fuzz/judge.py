@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from protocols.messages.base import PROBLEM_TYPES, ProblemDocument
-from tests.support.api import promised
+from tests.support.callers import promised
 
 _TEXT: Final = (Path(__file__).parents[2] / "openapi" / "openapi.json").read_text(encoding="utf-8")
 _PATHS: Final[dict[str, dict[str, Any]]] = json.loads(_TEXT)["paths"]

@@ -19,7 +19,8 @@ from protocols.crypto.certificates import certify
 from protocols.crypto.sealing import SealingKey
 from protocols.messages import OrganiserPin
 from tests.protocols.sums.paillier.cases import made_up_keyring
-from tests.support.api import Api, TestMember, checked, promised, services, signed_enrolment
+from tests.support.api import Api, TestMember, checked, services, signed_enrolment
+from tests.support.callers import promised
 from tests.support.masked import enrol_masked, masked_task, play
 
 CHANGING = ("DELETE", "PATCH", "POST", "PUT")

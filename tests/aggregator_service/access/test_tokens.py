@@ -31,16 +31,15 @@ from aggregator_service.storage.database import Database
 from aggregator_service.storage.schema import OperatorRow
 from protocols.messages import OperatorRequest, OperatorToken
 from tests.support.api import (
-    CALLERS,
     Api,
     TestMember,
     aggregator_inside,
     digest_field,
-    promised,
     services,
     signed_enrolment,
     slug,
 )
+from tests.support.callers import CALLERS, promised
 from tests.support.clock import ManualClock
 from tests.support.dashboard import new_operator
 from tests.support.oneshot import oneshot_task
