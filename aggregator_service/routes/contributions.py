@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from fastapi import Request
@@ -23,7 +24,7 @@ from aggregator_service.routes.common import (
     headers_of,
     receipt_response,
 )
-from aggregator_service.services import Services, ServicesOf
+from aggregator_service.services import ServicesOf
 from aggregator_service.storage.data_directory import body_path
 from aggregator_service.storage.schema import ContributionRow
 from aggregator_service.uploads.checks import Admission, admit, check_request
@@ -184,7 +185,8 @@ async def patch(
     admission = await check_request(services, principal, request, task, number, client, resumable=True)
     if admission.stored is not None:
         return _answer_complete(request, admission, admission.stored, last, whole)
-    chunk = _announced_chunk(services, request, admission, last, digest)
+    path = body_path(services.settings.upload_dir, "chunk")
+    chunk = _announced_chunk(services.clock, request, admission, last, path, digest)
     # the last chunk is written behind the space for the chunks before it
     room = chunk.offset if last else 0
     receiving = stream_body(services.settings, request, chunk.path, chunk.length, chunk.digest, start=room)
@@ -201,7 +203,9 @@ async def patch(
     return Response(status_code=204, headers=_progress_headers(chunk.offset + chunk.length, complete=False))
 
 
-def _announced_chunk(services: Services, request: Request, admission: Admission, last: bool, digest: str) -> Chunk:
+def _announced_chunk(
+    clock: Clock, request: Request, admission: Admission, last: bool, path: Path, digest: str
+) -> Chunk:
     """Return the chunk that the headers announce; raise `Problem` if it does not continue the upload."""
     expected = admission.length
     if request.headers.get("upload-length", str(expected)) != str(expected):
@@ -211,13 +215,13 @@ def _announced_chunk(services: Services, request: Request, admission: Admission,
         length = content_length(request, most=expected - offset)
     except Problem as problem:
         if problem.slug == "body-too-long":
-            problem.headers |= _limits(services.clock, admission)
+            problem.headers |= _limits(clock, admission)
         raise
     if last and offset + length != expected:
         raise Problem("body-too-short", f"the contribution must have exactly {expected} bytes", expected_bytes=expected)
     if not last and admission.status[1] >= MOST_CHUNKS:
         raise Problem("bad-request", f"an upload has at most {MOST_CHUNKS} chunks and the last one; send longer chunks")
-    return Chunk(body_path(services.settings.upload_dir, "chunk"), offset, length, digest)
+    return Chunk(path, offset, length, digest)
 
 
 def _answer_complete(

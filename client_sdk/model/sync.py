@@ -51,8 +51,11 @@ def fetch_missed(
     """Request the completed rounds after `known` and up to `upto`, and the newest snapshot where it may be cheaper.
 
     snapshots: False to ask for none. gone: see `MissedRounds`. Pages of rounds before the snapshot are skipped once it
-    is clear that the snapshot is cheaper. Raises `ContractBroken` when the list contradicts the task's terms.
+    is clear that the snapshot is cheaper. Nothing is requested where no round can be missed. Raises `ContractBroken`
+    when the list contradicts the task's terms.
     """
+    if upto <= known:
+        return MissedRounds(upto, (), None, gone)
     snapshot = None
     replayed = terms.sum_plan.aggregate_bytes + REQUEST_COST
     shortcut = terms.snapshot_bytes + REQUEST_COST + (replayed if terms.checks_states else 0)
