@@ -6,10 +6,13 @@ enrolment, at renewal, and before a roster is made. The organiser's list of revo
 
 from __future__ import annotations
 
+import json
 import secrets
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
-from sqlalchemy import Row, Table, bindparam, func, insert, select, update
+from sqlalchemy import Row, Table, Text, bindparam, func, insert, select, update
+from sqlalchemy import cast as sql_cast
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -21,9 +24,9 @@ from aggregator_service.storage.persons import erased_subject
 from aggregator_service.storage.round_rows import lock_task
 from aggregator_service.storage.schema import ClientRow, InvitationRow, TaskRow
 from aggregator_service.tasks.membership import revoke_member
-from aggregator_service.tasks.plans import plan_task, row_terms
 from protocols.codec import b64decode
 from protocols.crypto.certificates import (
+    NO_CERTIFICATE,
     Certificate,
     RevocationList,
     check_certificate,
@@ -34,26 +37,42 @@ from protocols.crypto.envelope import enrolment_message
 from protocols.crypto.keys import person_of, repeatable_place, verifies
 from protocols.errors import CertificateError, CodecError
 from protocols.messages import Enrolment, EnrolmentRequest, Role
+from protocols.recipes.registry import recipe
 
 # Thousands of clients may enrol at once: these statements are made once, and use columns instead of mapped objects.
+_TASKS: Final = cast(Table, TaskRow.__table__)
+_CLIENTS: Final = cast(Table, ClientRow.__table__)
 _INVITATIONS: Final = cast(Table, InvitationRow.__table__)
 _INVITATION: Final = select(_INVITATIONS).where(_INVITATIONS.c.token_hash == bindparam("hash"))
-_LOCK_INVITATION: Final = _INVITATION.with_for_update()
+_TASK: Final = select(
+    *(_TASKS.c.id, _TASKS.c.state, _TASKS.c.follows, _TASKS.c.seed, _TASKS.c.repeatable),
+    *(_TASKS.c.organiser_key, _TASKS.c.organiser_scope, _TASKS.c.revocations, _TASKS.c.recipe_name),
+    sql_cast(_TASKS.c.recipe_parameters, Text).label("recipe_text"),
+    _TASKS.c.privacy.is_not(None).label("is_private"),
+).with_for_update(key_share=True)
+"""What an enrolment needs of its task, which is locked; tasks are locked before clients."""
+_NAMED_TASK: Final = _TASK.where(_TASKS.c.id == bindparam("task"))
+_INVITED_TASK: Final = (
+    _TASK.add_columns(*(each.label(f"invitation_{each.name}") for each in _INVITATIONS.c))
+    .join(_INVITATIONS, _INVITATIONS.c.task_id == _TASKS.c.id)
+    .where(_INVITATIONS.c.token_hash == bindparam("hash"))
+)
+"""The same with the invitation, which is locked, too."""
 _USE: Final = (
     update(_INVITATIONS).where(_INVITATIONS.c.id == bindparam("invitation")).values(used=_INVITATIONS.c.used + 1)
 )
-_OF_TASK: Final = ClientRow.task_id == bindparam("task")
-_KNOWN: Final = select(ClientRow).where(
-    _OF_TASK, ClientRow.identity_key.in_([bindparam("identity_key"), bindparam("person")])
-)
+_OF_TASK: Final = _CLIENTS.c.task_id == bindparam("task")
+_IDENTITY: Final = _CLIENTS.c.identity_key.in_([bindparam("identity_key"), bindparam("person")])
+_KNOWN: Final = select(ClientRow).where(_OF_TASK, _IDENTITY)
 """The client with an identity key, also after it was erased."""
-_SUBJECT: Final = ClientRow.subject.in_([bindparam("subject"), bindparam("erased")])
+_SUBJECT: Final = _CLIENTS.c.subject.in_([bindparam("subject"), bindparam("erased")])
 _OTHERS: Final = select(
-    select(ClientRow.id).where(_OF_TASK, _SUBJECT).scalar_subquery(),
-    select(func.coalesce(func.max(ClientRow.sequence), 0)).where(_OF_TASK).scalar_subquery(),
+    select(_CLIENTS.c.id).where(_OF_TASK, _IDENTITY).scalar_subquery().label("known"),
+    select(_CLIENTS.c.id).where(_OF_TASK, _SUBJECT).scalar_subquery().label("same_subject"),
+    select(func.coalesce(func.max(_CLIENTS.c.sequence), 0)).where(_OF_TASK).scalar_subquery().label("newest"),
 )
-"""Whether a client has the subject, and the newest client's sequence."""
-_INSERT: Final = insert(cast(Table, ClientRow.__table__))
+"""Which clients have the identity key and the subject, and the newest client's sequence."""
+_INSERT: Final = insert(_CLIENTS)
 _UNKNOWN: Final = "the invitation is unknown"
 """Said of a task's id, too, so that nobody learns which tasks there are."""
 
@@ -77,27 +96,49 @@ def enrol(session: Session, request: EnrolmentRequest, now: float) -> Admitted:
     when the task is over, the keys differ from those of the first enrolment, or `renewal` is not greater than in the
     last one, 410 gone for an invitation that is revoked, expired or used up, 422 invalid-parameters for a wrong group.
     """
-    identity_key, mailbox_key = request.keys
-    names_task = request.invitation.startswith("t_") and session.get(TaskRow, request.invitation) is not None
-    invitation = None if names_task else _invitation(session, request.invitation, lock=True)
-    task = lock_task(session, request.invitation if invitation is None else invitation.task_id)
-    known = session.scalars(
-        _KNOWN, {"task": task.id, "identity_key": identity_key, "person": person_of(identity_key)}
-    ).one_or_none()
-    if known is not None and known.revoked_at is not None:
-        raise Problem("forbidden", "this identity's membership was revoked")
-    if known is not None:
-        return _enrol_again(session, task, known, request, mailbox_key, now)
+    task, is_invited = _locked_task(session, request.invitation)
+    identity_key, _ = request.keys
+    person, subject = person_of(identity_key), subject_of(request.certificate_bytes or NO_CERTIFICATE)
+    erased = erased_subject(task.organiser_scope or "", subject)
+    asked = {
+        "task": task.id,
+        "identity_key": identity_key,
+        "person": person,
+        "subject": subject,
+        "erased": erased,
+    }
+    others = session.execute(_OTHERS, asked).one()
+    if others.known is not None:
+        known = session.get_one(ClientRow, others.known)
+        if known.revoked_at is not None:
+            raise Problem("forbidden", "this identity's membership was revoked")
+        return _enrol_again(session, task, known, request, now)
     if task.state != "open":
         raise Problem("conflict", "the task is over: no client can enrol any more")
-    if invitation is None:
+    if not is_invited:
         _require_carried_over(session, task, request)
-        return _enrol_first(session, task, "member", request, now)
-    _check_open(invitation, now)
-    if invitation.used >= invitation.uses:
+        return _enrol_first(session, task, "member", request, now, others)
+    _check_open(task.invitation_revoked_at, task.invitation_expires_at, now)
+    if task.invitation_used >= task.invitation_uses:
         raise Problem("gone", "the invitation is used up; ask the operator for another")
-    session.execute(_USE, {"invitation": invitation.id})
-    return _enrol_first(session, task, invitation.role, request, now)
+    session.execute(_USE, {"invitation": task.invitation_id})
+    return _enrol_first(session, task, task.invitation_role, request, now, others)
+
+
+def _locked_task(session: Session, named: str) -> tuple[Row[Any], bool]:
+    """Return `_TASK` of the task that an enrolment names, and whether it names it by an invitation, which follows then.
+
+    Raises `Problem` forbidden if the invitation is unknown.
+    """
+    if named.startswith("t_"):
+        task = session.execute(_NAMED_TASK, {"task": named}).one_or_none()
+        if task is not None:
+            return task, False
+    token_hash = hash_token(named)
+    task = session.execute(_INVITED_TASK, {"hash": token_hash}).one_or_none()
+    if task is None or not matches(token_hash, task.invitation_token_hash):
+        raise Problem("forbidden", _UNKNOWN)
+    return task, True
 
 
 def invited_task(session: Session, token: str, now: float) -> TaskRow:
@@ -106,21 +147,15 @@ def invited_task(session: Session, token: str, now: float) -> TaskRow:
     An invitation that is used up is accepted, because the identities that used it may enrol again. Raises `Problem`:
     403 for an unknown invitation, 410 gone for one that is revoked or expired.
     """
-    invitation = _invitation(session, token)
-    _check_open(invitation, now)
+    token_hash = hash_token(token)
+    invitation = session.execute(_INVITATION, {"hash": token_hash}).one_or_none()
+    if invitation is None or not matches(token_hash, invitation.token_hash):
+        raise Problem("forbidden", _UNKNOWN)
+    _check_open(invitation.revoked_at, invitation.expires_at, now)
     return session.get_one(TaskRow, invitation.task_id)
 
 
-def _invitation(session: Session, token: str, *, lock: bool = False) -> Row[Any]:
-    """Return the columns of an invitation; `Problem` forbidden if it is unknown."""
-    token_hash = hash_token(token)
-    invitation = session.execute(_LOCK_INVITATION if lock else _INVITATION, {"hash": token_hash}).one_or_none()
-    if invitation is None or not matches(token_hash, invitation.token_hash):
-        raise Problem("forbidden", _UNKNOWN)
-    return invitation
-
-
-def _require_carried_over(session: Session, task: TaskRow, request: EnrolmentRequest) -> None:
+def _require_carried_over(session: Session, task: Row[Any], request: EnrolmentRequest) -> None:
     """Raise `Problem` forbidden unless the identity is a member of a task that `task` follows, directly or not.
 
     With the same mailbox key, and not revoked. The organiser's certificate is checked as of any other client.
@@ -139,10 +174,11 @@ def _require_carried_over(session: Session, task: TaskRow, request: EnrolmentReq
     raise Problem("forbidden", _UNKNOWN)
 
 
-def _check_open(invitation: Row[Any], now: float) -> None:
-    if invitation.revoked_at is not None:
+def _check_open(revoked_at: float | None, expires_at: float, now: float) -> None:
+    """Raise `Problem` gone if an invitation was revoked, or is expired."""
+    if revoked_at is not None:
         raise Problem("gone", "the invitation was revoked; ask the operator for another")
-    if invitation.expires_at <= now:
+    if expires_at <= now:
         raise Problem("gone", "the invitation is expired; ask the operator for another")
 
 
@@ -156,9 +192,15 @@ def check_signature(request: EnrolmentRequest) -> None:
         raise Problem("forbidden", "the signature is not valid for this identity key and these keys")
 
 
-def _group(task: TaskRow, request: EnrolmentRequest) -> int:
+@lru_cache(maxsize=64)
+def _device_groups(recipe_name: str, recipe_text: str, noisy: bool) -> int:
+    """The number of device groups of a recipe with the parameters `recipe_text`, JSON; noisy: in a private task."""
+    return recipe(recipe_name, json.loads(recipe_text), noisy=noisy).device_groups
+
+
+def _group(task: Row[Any], request: EnrolmentRequest) -> int:
     """The device group that the client states; 0 when the task has only one group and none is stated."""
-    device_groups = plan_task(row_terms(task)).recipe.device_groups
+    device_groups = _device_groups(task.recipe_name, task.recipe_text, task.is_private)
     if request.group is None and device_groups > 1:
         raise Problem(
             "invalid-parameters",
@@ -171,9 +213,9 @@ def _group(task: TaskRow, request: EnrolmentRequest) -> int:
 
 
 def _enrol_again(
-    session: Session, task: TaskRow, client: ClientRow, request: EnrolmentRequest, mailbox_key: bytes, now: float
+    session: Session, task: Row[Any], client: ClientRow, request: EnrolmentRequest, now: float
 ) -> Admitted:
-    if client.mailbox_key != mailbox_key:
+    if client.mailbox_key != request.keys[1]:
         raise Problem(
             "conflict", "this identity is enrolled with another mailbox key, to which its envelopes are sealed"
         )
@@ -200,14 +242,13 @@ def _enrol_again(
     return _admitted(enrolled, token, version, is_new=False)
 
 
-def _enrol_first(session: Session, task: TaskRow, role: str, request: EnrolmentRequest, now: float) -> Admitted:
+def _enrol_first(
+    session: Session, task: Row[Any], role: str, request: EnrolmentRequest, now: float, others: Row[Any, Any, Any]
+) -> Admitted:
+    """Insert a client; others: `_OTHERS`."""
     certificate = certified(task, request, role, now)
-    subject = None if certificate is None else subject_of(certificate)
     group = 0 if role == "committee" else _group(task, request)
-    erased = erased_subject(task.organiser_scope or "", subject)
-    asked = {"task": task.id, "subject": subject, "erased": erased}
-    same_subject, newest = session.execute(_OTHERS, asked).one()
-    if same_subject is not None:
+    if others.same_subject is not None:
         raise Problem(
             "forbidden",
             "the subject that the organiser certified is or was enrolled in this task with another identity: a subject "
@@ -218,14 +259,14 @@ def _enrol_first(session: Session, task: TaskRow, role: str, request: EnrolmentR
     columns = {
         "id": client.client_id,
         "task_id": task.id,
-        "sequence": newest + 1,
+        "sequence": others.newest + 1,
         "role": client.role,
         "identity_key": client.identity_key,
         "person": person_of(client.identity_key),
         "mailbox_key": request.keys[1],
         "sealing_key": b64decode(request.sealing_key),
         "certificate": certificate,
-        "subject": subject,
+        "subject": None if certificate is None else subject_of(certificate),
         "renewal": request.renewal,
         "device_group": group,
         "token_hash": hash_token(token),
@@ -239,7 +280,7 @@ def _enrol_first(session: Session, task: TaskRow, role: str, request: EnrolmentR
     return _admitted(client, token, announce(session, task.id, "members"), is_new=True)
 
 
-def _round_robin_place(task: TaskRow, request: EnrolmentRequest) -> int:
+def _round_robin_place(task: Row[Any], request: EnrolmentRequest) -> int:
     """A place in the round-robin order: random; in a repeatable task derived from its seed and the client's key."""
     if not task.repeatable:
         return secrets.randbelow(1 << 62)
@@ -256,7 +297,7 @@ def _admitted(client: Enrolled, token: str, version: int, *, is_new: bool) -> Ad
 # --- certificates -----------------------------------------------------------------------------------------------------
 
 
-def certified(task: TaskRow, request: EnrolmentRequest, role: str, now: float) -> bytes | None:
+def certified(task: TaskRow | Row[Any], request: EnrolmentRequest, role: str, now: float) -> bytes | None:
     """Return the certificate of an enrolment request after checking it; None in a task without an organiser.
 
     Raises 403 forbidden if it is missing, expired, revoked, for another role, or not signed by the organiser. A member
@@ -316,7 +357,7 @@ class Organiser(NamedTuple):
     revocations: bytes | None
 
 
-def organiser_of(task: TaskRow) -> Organiser:
+def organiser_of(task: TaskRow | Row[Any]) -> Organiser:
     """Return who certifies the members of a task."""
     return Organiser(task.organiser_key, task.organiser_scope, task.revocations)
 
