@@ -58,9 +58,10 @@ class Call(NamedTuple):
 
 @dataclass
 class Run:
-    """The result of a load: wall time from the first request to the last answer; body of every answer by request."""
+    """The result of a load: wall time from the first request to the last answer; head and body of each by request."""
 
     seconds: float = 0.0
+    heads: dict[int, bytes] = field(default_factory=dict)
     answers: dict[int, bytes] = field(default_factory=dict)
     statuses: Counter[int] = field(default_factory=Counter)
 
@@ -93,8 +94,8 @@ async def _send(
             writer.write(call.head)
             if call.body:
                 writer.write(call.body)
-            head = (await reader.readuntil(_END)).lower()
-            _, _, length = head.partition(b"\r\ncontent-length:")
+            run.heads[index] = head = await reader.readuntil(_END)
+            _, _, length = head.lower().partition(b"\r\ncontent-length:")
             run.answers[index] = await reader.readexactly(int(length.split(b"\r\n", 1)[0] or 0))
             run.statuses[int(head[9:12])] += 1
     finally:

@@ -33,7 +33,7 @@ from aggregator_service.logs import fields
 from aggregator_service.observability.metrics import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.batches import ActiveRound, Batch, Batches, partial_of
-from aggregator_service.rounds.masked import MASKED_STAGES, fail_at_fault, read_masks, roster_of
+from aggregator_service.rounds.masked import fail_at_fault, masked_stages, read_masks, roster_of
 from aggregator_service.rounds.oneshot import (
     ONESHOT_STAGES,
     fail_committee_absent,
@@ -101,6 +101,7 @@ class RoundAdvancer:
     ) -> None:
         self._database, self._blobs, self._clock, self._jobs = database, blobs, clock, jobs
         self._batches, self._instruments, self._works = Batches(jobs, batch), instruments, works
+        self._masked_stages = masked_stages(blobs)
 
     async def advance(self, active: ActiveRound) -> float:
         """Execute the action that is due. Return the seconds until the next one may be due; 0: at once."""
@@ -172,7 +173,7 @@ class RoundAdvancer:
 
     def _end_stage(self, active: ActiveRound) -> None:
         interactive = active.round.model_digest is not None
-        stages = ONESHOT_STAGES if active.round.committee else MASKED_STAGES if interactive else PLAIN_STAGES
+        stages = ONESHOT_STAGES if active.round.committee else self._masked_stages if interactive else PLAIN_STAGES
         self._database.transact(lambda session: end_stage(session, stages, active.round.id, self._clock.now()))
         if interactive:
             crash_point(_AFTER_STAGE[active.round.state])
@@ -197,7 +198,9 @@ class RoundAdvancer:
     def _read_masks(self, active: ActiveRound) -> Masks | OneshotMasks | None:
         """Return what removes the masks; None if too few members of the committee answered."""
         with self._database.read() as session:
-            return (read_oneshot_masks if active.round.committee else read_masks)(session, active.round)
+            if active.round.committee:
+                return read_oneshot_masks(session, active.round)
+            return read_masks(session, self._blobs, active.round)
 
     def _fail_stage(self, active: ActiveRound, error: ThresholdError | AtFaultError | SumUnopenedError | None) -> None:
         """Fail a round whose sum cannot be released; error: None when too few members of the committee answered."""

@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections import Counter
 from collections.abc import Collection, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 from sqlalchemy import delete, select
@@ -25,20 +25,22 @@ from aggregator_service.rounds.cohorts import least_cohort, retire_at_fault
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, kept_apart
 from aggregator_service.rounds.transactions import (
     LostRaceError,
+    StageEnd,
     Stages,
     enforce_min_difference,
     enforce_routes,
     fail_round,
 )
+from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.database import Database, announce
 from aggregator_service.storage.round_rows import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stage_rows import (
     Handout,
-    StoredMessages,
-    add_handouts,
+    StoredShares,
+    add_handout,
+    add_inboxes,
     clients_with,
-    each_body,
     find_handout,
     handed_out_bytes,
     message_bodies,
@@ -162,7 +164,7 @@ def _close_roster(session: Session, task: TaskRow, round_: RoundRow, floor: int,
     ]
     roster = make_roster(round_context(task, round_), entries)
     _check_confirmers(roster, len(roster))
-    add_handouts(session, round_.id, "roster", [("", roster.whole)])
+    add_handout(session, round_.id, "roster", roster.whole)
     return RoundEvent.ROSTER_CLOSED
 
 
@@ -183,12 +185,14 @@ def _drop_advertisements(session: Session, round_: RoundRow, clients: Collection
         session.execute(delete(row).where(row.round_id == round_.id, row.client_id == client))
 
 
-def _hand_out_shares(session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float) -> RoundEvent:
-    shares = StoredMessages(session, round_.id, "share")
+def _hand_out_shares(
+    blobs: BlobStore, session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float
+) -> RoundEvent:
+    shares = StoredShares(session, blobs, round_.id)
     roster = _roster(session, task, round_)
     _check_min_clients("sharing", roster.smallest_group(roster.indices(shares)), floor)
     server.check_sharers(roster, shares.keys())
-    add_handouts(session, round_.id, "inbox", server.inboxes(roster, shares))
+    add_inboxes(session, blobs, round_, server.inboxes(roster, shares))
     return RoundEvent.SHARES_HANDED_OUT
 
 
@@ -205,7 +209,7 @@ def _fix_survivors(session: Session, task: TaskRow, round_: RoundRow, floor: int
         return None
     if not enforce_min_difference(session, task, round_, now):
         return None
-    add_handouts(session, round_.id, "survivors", [("", roster.encode_set(survivors))])
+    add_handout(session, round_.id, "survivors", roster.encode_set(survivors))
     return RoundEvent.SURVIVORS_TO_CONFIRM if round_.confirms else RoundEvent.SURVIVORS_KNOWN
 
 
@@ -263,7 +267,7 @@ def _hand_out_confirmations(session: Session, task: TaskRow, round_: RoundRow, _
     confirmed = message_bodies(session, round_.id, "confirm")
     roster = _roster(session, task, round_)
     server.check_confirmed(roster, sharers, survivors, confirmed.keys())
-    add_handouts(session, round_.id, "confirmations", [("", server.confirmations(roster, confirmed))])
+    add_handout(session, round_.id, "confirmations", server.confirmations(roster, confirmed))
     return RoundEvent.CONFIRMED
 
 
@@ -274,21 +278,24 @@ _HANDED_OUT: Final[Mapping[RoundEvent, Handout]] = {
     RoundEvent.SURVIVORS_KNOWN: "survivors",
     RoundEvent.CONFIRMED: "confirmations",
 }
-MASKED_STAGES: Final = Stages(
-    {
+
+
+def masked_stages(blobs: BlobStore) -> Stages:
+    """Return the stages of masked rounds; blobs: where what clients seal for each other is kept."""
+    ends: dict[str, StageEnd] = {
         RoundState.ADVERTISING: _close_roster,
-        RoundState.SHARING: _hand_out_shares,
+        RoundState.SHARING: partial(_hand_out_shares, blobs),
         RoundState.COLLECTING: _fix_survivors,
         RoundState.CONFIRMING: _hand_out_confirmations,
-    },
-    _bytes_handed_out,
-)
+    }
+    return Stages(ends, _bytes_handed_out)
 
 
-def read_masks(session: Session, round_: RoundRow) -> Masks:
+def read_masks(session: Session, blobs: BlobStore, round_: RoundRow) -> Masks:
     """Return all that a worker needs to remove the masks: of what clients sealed for each other, one is read at a time.
 
-    Raises `LostRaceError` when the round is over, `ThresholdError` when a secret has too few replies.
+    Raises `LostRaceError` when the round is over, `ThresholdError` when a secret has too few replies, and
+    `BlobDamagedError`.
     """
     task = session.get_one(TaskRow, round_.task_id)
     handout = find_handout(session, round_.id, "roster")
@@ -296,6 +303,6 @@ def read_masks(session: Session, round_: RoundRow) -> Masks:
         raise LostRaceError
     context = round_context(task, round_)
     sharers, survivors = (tuple(session.scalars(clients_with(round_.id, part))) for part in ("share", "contribute"))
-    shares, replies = each_body(session, round_.id, "share"), message_bodies(session, round_.id, "unmask")
-    held = server.collect_shares(open_roster(context, handout.body), sharers, shares, survivors, replies)
+    shares, replies = StoredShares(session, blobs, round_.id), message_bodies(session, round_.id, "unmask")
+    held = server.collect_shares(open_roster(context, handout.body), sharers, shares.items(), survivors, replies)
     return Masks(context, handout.body, sharers, survivors, held)

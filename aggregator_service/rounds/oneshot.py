@@ -27,7 +27,7 @@ from aggregator_service.storage.round_rows import cohort_clients, entered_states
 from aggregator_service.storage.schema import ClientRow, ContributionRow, HandoutRow, RoundRow, TaskRow
 from aggregator_service.storage.stage_rows import (
     StagePart,
-    add_handouts,
+    add_handout,
     clients_with,
     count_of,
     find_handout,
@@ -99,7 +99,7 @@ def _propose(session: Session, task: TaskRow, round_: RoundRow, now: float, *, c
     stated = (Statement.read(plan, Reader(statement)) for statement in each_statement(session, round_.id))
     digest = survivors_digest(stated)
     session.execute(delete(HandoutRow).where(HandoutRow.round_id == round_.id, HandoutRow.kind == "survivors"))
-    add_handouts(session, round_.id, "survivors", [("", digest)])
+    add_handout(session, round_.id, "survivors", digest)
     return True
 
 
@@ -111,7 +111,7 @@ def _hand_out_confirmations(
         fail_committee_absent(session, task, round_, now)
         return None
     body = join_confirmations(session.scalars(clients_with(round_.id, "committee")).all(), confirmed)
-    add_handouts(session, round_.id, "confirmations", [("", body)])
+    add_handout(session, round_.id, "confirmations", body)
     return RoundEvent.CONFIRMED
 
 

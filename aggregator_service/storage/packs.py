@@ -1,9 +1,9 @@
-"""Packs: the bodies of many contributions in one blob, so that they share a sync, an object, and a deletion.
+"""Packs: many bodies of one round in one blob, so that they share a sync, an object, and a deletion.
 
 Bodies that arrive while others are written wait, and are then checked and written together, in one thread: each caller
 gets its place only when its bytes are durable. A row names the blob, where its body starts, and its length. A pack
-holds bodies of one round and is written by one process, which never reads it: what an interrupted write left in it, no
-row names. The pack is deleted with the contributions of its round.
+holds bodies of one round and is written by one process: what an interrupted write left in it, no row names. The pack is
+deleted with the contributions of its round.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from aggregator_service.storage.blobs import BlobStore, Pack, new_key
 
+T = TypeVar("T")
 _FULL: Final = 32 * 1024 * 1024
 """A pack of so many bytes takes no more: it has at most 64 MiB, but for one body that is longer."""
 _AT_ONCE: Final = 32 * 1024 * 1024
@@ -82,7 +84,7 @@ class Packs:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="packs")
 
     async def append(self, task_id: str, number: int, length: int, read: Callable[[], memoryview]) -> Place:
-        """Store the body of a contribution to round `number` durably; return where it is.
+        """Store the body of a contribution or message to round `number` durably; return where it is.
 
         read: checks and returns the body, which does not change any more; called in the thread that writes. length:
         bytes that it should have. Raises what `read` raises, and `BlobsUnavailableError`.
@@ -185,3 +187,27 @@ class Packs:
     def _close(self, round_: tuple[str, int]) -> None:
         if round_ in self._open:
             self._open.pop(round_).pack.close()
+
+
+_OF_ONE_WRITE: Final = 8 * 1024 * 1024
+"""Bytes that are in memory while a round's handouts are written."""
+
+
+def write_packs(
+    blobs: BlobStore, task_id: str, number: int, bodies: Iterable[tuple[T, bytes]]
+) -> Iterator[tuple[T, bytes, Place]]:
+    """Write bodies that belong to a round, each with what it is of; yield both, and where it is durable then."""
+    left, more = iter(bodies), True
+    while more:
+        group, size = list[tuple[T, bytes]](), 0
+        while size < _OF_ONE_WRITE and (more := (one := next(left, None)) is not None):
+            group.append(one)
+            size += len(one[1])
+        if group:
+            key = new_key("handouts", task_id, number)
+            pack, start = blobs.new_pack(key), 0
+            with closing(pack):
+                pack.append([memoryview(body) for _, body in group])
+            for of, body in group:
+                yield of, body, Place(key, start)
+                start += len(body)

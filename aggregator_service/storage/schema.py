@@ -100,7 +100,10 @@ class StageMessageRow(Base, table="stage_messages"):
     length: Mapped[int]
     stored_at: Mapped[float]
     body: Mapped[bytes | None]
-    """Null once the round is over."""
+    """Null once the round is over, and of a long message, which is in a pack."""
+    blob_key: Mapped[str | None] = mapped_column(String(200))
+    blob_start: Mapped[int | None] = mapped_column(BigInteger)
+    """Pack of a long message, and where it begins there (`storage.packs`); null once the round is over."""
 
 
 class HandoutRow(Base, table="handouts"):
@@ -111,7 +114,11 @@ class HandoutRow(Base, table="handouts"):
     recipient: Mapped[str] = mapped_column(String(40), primary_key=True)
     """A client id, or empty for all clients of the roster."""
     digest: Mapped[str] = mapped_column(String(64))
+    length: Mapped[int] = mapped_column(server_default="0")
     body: Mapped[bytes]
+    """Empty where it is in a pack."""
+    blob_key: Mapped[str | None] = mapped_column(String(200))
+    blob_start: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class ChunkRow(OfClient, Base, table="chunks"):

@@ -11,13 +11,26 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Final, Literal, cast, get_args
 
-from sqlalchemy import ColumnElement, Select, Table, bindparam, delete, func, insert, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.database import changed_rows, discard
+from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
+from aggregator_service.storage.database import Database, changed_rows, discard
+from aggregator_service.storage.packs import Place, write_packs
 from aggregator_service.storage.schema import (
     ChunkRow,
     CohortRow,
@@ -117,69 +130,75 @@ _READ_AT_ONCE: Final = 16
 
 
 def message_bodies(session: Session, round_id: int, stage: StageMessage) -> dict[str, bytes]:
-    """Return the messages of a stage by client id. Empty once the round is over."""
-    return dict(each_body(session, round_id, stage))
-
-
-def each_body(session: Session, round_id: int, stage: StageMessage) -> Iterator[tuple[str, bytes]]:
-    """Yield client id and message of a stage; a few are in memory at a time. None once the round is over."""
+    """Return the messages of a stage by client id, but for shares (`StoredShares`). Empty once the round is over."""
     row = StageMessageRow
     query = select(row.client_id, row.body).where(row.round_id == round_id, row.stage == stage)
-    for client, body in session.execute(query.execution_options(yield_per=_READ_AT_ONCE)):
-        if body is not None:
-            yield client, body
+    found = session.execute(query.execution_options(yield_per=_READ_AT_ONCE))
+    return {client: body for client, body in found if body is not None}
 
 
-class StoredMessages(Mapping[str, memoryview]):
-    """The messages of a stage by client id, each read when it is asked for. None once the round is over.
+def _packed_body(blobs: BlobStore, place: Place, length: int, digest: str) -> memoryview:
+    """Return a body in a pack, in memory of its own. Raises `BlobDamagedError` unless its SHA-256 (hex) is `digest`.
 
-    Each is in memory of its own, which the system has back when the message is dropped: of many long ones on the heap,
-    dropped in another order, a server would keep most for as long as it runs.
+    The system has the memory back when the body is dropped: of many long ones on the heap, dropped in another order, a
+    server would keep most for as long as it runs.
+    """
+    body = memoryview(mmap.mmap(-1, length))
+    blobs.read_into(place.key, body, place.start)
+    if hashlib.sha256(body).hexdigest() != digest:
+        raise BlobDamagedError(f"a message in the blob {place.key} does not match its digest")
+    return body
+
+
+class StoredShares(Mapping[str, memoryview]):
+    """What clients of a masked round sealed for each other, by client id, each read when it is asked for.
+
+    None once the round is over. Raises `BlobDamagedError` for one that is not as it was stored.
     """
 
-    def __init__(self, session: Session, round_id: int, stage: StageMessage) -> None:
+    def __init__(self, session: Session, blobs: BlobStore, round_id: int) -> None:
         columns = cast(Table, StageMessageRow.__table__).c  # a statement of mapped columns takes twice as long
-        self._session, of_stage = session, (columns.round_id == round_id, columns.stage == stage)
+        self._session, self._blobs = session, blobs
+        of_stage = columns.round_id == round_id, columns.stage == "share"
         self._body = select(columns.body).where(*of_stage, columns.client_id == bindparam("client"))
-        with_body = select(columns.client_id).where(*of_stage, columns.body.is_not(None))
-        self._clients: dict[str, None] = dict.fromkeys(session.scalars(with_body))
+        places = select(columns.client_id, columns.blob_key, columns.blob_start, columns.length, columns.digest)
+        kept = or_(columns.body.is_not(None), columns.blob_key.is_not(None))
+        self._rows = {row.client_id: row for row in session.execute(places.where(*of_stage, kept))}
 
     def __len__(self) -> int:
-        return len(self._clients)
+        return len(self._rows)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._clients)
+        return iter(self._rows)
 
     def __getitem__(self, client_id: str) -> memoryview:
-        if client_id not in self._clients:
-            raise KeyError(client_id)
-        body = self._session.execute(self._body, {"client": client_id}).scalar_one() or b""
-        if not body:
-            return memoryview(b"")
-        mapped = memoryview(mmap.mmap(-1, len(body)))
-        mapped[:] = body
-        return mapped
+        row = self._rows[client_id]
+        if row.blob_key is not None:
+            return _packed_body(self._blobs, Place(row.blob_key, row.blob_start), row.length, row.digest)
+        return memoryview(self._session.execute(self._body, {"client": client_id}).scalar_one() or b"")
 
 
-_AT_ONCE: Final = 16
-"""Handouts of one statement."""
+def add_handout(session: Session, round_id: int, kind: Handout, body: bytes) -> None:
+    """Add what is handed out to all of the roster after a stage."""
+    session.execute(insert(HandoutRow), _handout(round_id, kind, "", body))
 
 
-def add_handouts(session: Session, round_id: int, kind: Handout, bodies: Iterable[tuple[str, bytes]]) -> None:
-    """Add what is handed out after a stage, as pairs of recipient and body. The recipient "" is all of the roster."""
-    left = iter(bodies)
-    while some := list(islice(left, _AT_ONCE)):
-        rows = [
-            {
-                "round_id": round_id,
-                "kind": kind,
-                "recipient": recipient,
-                "digest": hashlib.sha256(body).hexdigest(),
-                "body": body,
-            }
-            for recipient, body in some
-        ]
-        session.execute(insert(HandoutRow), rows)
+def add_inboxes(session: Session, blobs: BlobStore, round_: RoundRow, bodies: Iterable[tuple[str, bytes]]) -> None:
+    """Add what is handed out to each client after a stage, as pairs of recipient and body, in packs.
+
+    The packs of a transaction that is undone are orphans, which are deleted some hours later (`storage.stores`).
+    """
+    rows = [
+        _handout(round_.id, "inbox", recipient, body) | {"body": b"", "blob_key": place.key, "blob_start": place.start}
+        for recipient, body, place in write_packs(blobs, round_.task_id, round_.number, bodies)
+    ]
+    session.execute(insert(HandoutRow), rows)
+
+
+def _handout(round_id: int, kind: Handout, recipient: str, body: bytes) -> dict[str, object]:
+    digest = hashlib.sha256(body).hexdigest()
+    named = {"round_id": round_id, "kind": kind, "recipient": recipient}
+    return {**named, "digest": digest, "length": len(body), "body": body}
 
 
 def find_handout(session: Session, round_id: int, kind: Handout, recipient: str = "") -> HandoutRow | None:
@@ -187,15 +206,38 @@ def find_handout(session: Session, round_id: int, kind: Handout, recipient: str 
     return session.get(HandoutRow, (round_id, kind, recipient))
 
 
+_INBOX: Final = select(
+    HandoutRow.body, HandoutRow.blob_key, HandoutRow.blob_start, HandoutRow.length, HandoutRow.digest
+).where(
+    HandoutRow.round_id == bindparam("round"),
+    HandoutRow.kind == "inbox",
+    HandoutRow.recipient == bindparam("client"),
+)
+
+
+def find_inbox(database: Database, blobs: BlobStore, round_id: int, client_id: str) -> tuple[bytes, str] | None:
+    """Return what is handed out to one client, and its SHA-256 (hex); None as `find_handout`.
+
+    Raises `BlobDamagedError` if it is not as it was stored, and `BlobsUnavailableError`.
+    """
+    found = database.rows(_INBOX, {"round": round_id, "client": client_id})
+    if not found:
+        return None
+    (row,) = found
+    if row.blob_key is None:
+        return row.body, row.digest
+    return bytes(_packed_body(blobs, Place(row.blob_key, row.blob_start), row.length, row.digest)), row.digest
+
+
 def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:
     """Return the bytes of a handout that the clients of the current stage get, if all of them do.
 
     What is the same for everybody is base64url in the view of the round.
     """
-    selected = HandoutRow.round_id == round_.id, HandoutRow.kind == kind
     # A literal, no parameter: PostgreSQL must recognise the expression of GROUP BY in the select list.
     to_everybody = HandoutRow.recipient == literal_column("''")
-    lengths = select(to_everybody, func.sum(func.length(HandoutRow.body))).where(*selected)
+    lengths = select(to_everybody, func.sum(HandoutRow.length))
+    lengths = lengths.where(HandoutRow.round_id == round_.id, HandoutRow.kind == kind)
     asked = prerequisite(round_)
     clients = 0 if asked is None else count_of(session, round_.id, asked)
     rows = session.execute(lengths.group_by(to_everybody))
@@ -204,7 +246,12 @@ def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:
 
 def scrub_stages(session: Session, round_id: int) -> None:
     """Delete the message bodies and handouts of a round. Digests stay, so that retries get receipts."""
-    changed_rows(session, update(StageMessageRow).where(StageMessageRow.round_id == round_id).values(body=None))
+    for row in (StageMessageRow, HandoutRow):
+        packs = select(row.blob_key).where(row.round_id == round_id, row.blob_key.is_not(None)).distinct()
+        for key in session.scalars(packs):
+            discard(session, key)
+    nothing = dict.fromkeys(("body", "blob_key", "blob_start"))
+    changed_rows(session, update(StageMessageRow).where(StageMessageRow.round_id == round_id).values(nothing))
     changed_rows(session, delete(HandoutRow).where(HandoutRow.round_id == round_id))
 
 

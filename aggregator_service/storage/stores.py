@@ -30,9 +30,11 @@ from aggregator_service.storage.schema import (
     ChunkRow,
     ClientRow,
     ContributionRow,
+    HandoutRow,
     PastTaskRow,
     RoundRow,
     SnapshotRow,
+    StageMessageRow,
     StorageRow,
     TaskRow,
     ViewRow,
@@ -157,6 +159,10 @@ _NAMES: Final = (
     (ClientRow.envelope_key, ClientRow.envelope_digest),
     (TaskRow.catalogue_key, TaskRow.catalogue_digest),
 )
+_PACKED: Final = (
+    (ContributionRow.blob_key, ContributionRow.blob_start, ContributionRow.bytes, ContributionRow.digest),
+    *((row.blob_key, row.blob_start, row.length, row.digest) for row in (StageMessageRow, HandoutRow)),
+)
 
 
 def insert_named(
@@ -194,13 +200,13 @@ def named_blobs(session: Session) -> dict[str, Content]:
         for name, value in session.execute(select(key, digest).where(key.is_not(None))):
             if not is_small(str(name)):
                 found[str(name)] = str(value)
-    row, packed = ContributionRow, defaultdict[str, list[Part]](list)
-    contributions = select(row.blob_key, row.blob_start, row.bytes, row.digest).where(row.blob_key.is_not(None))
-    for name, start, length, value in session.execute(contributions):
-        if start is not None:
-            packed[str(name)].append(Part(start, length, value))
-        elif not is_small(str(name)):
-            found[str(name)] = value
+    packed = defaultdict[str, list[Part]](list)
+    for key, start, length, digest in _PACKED:
+        for name, at, size, value in session.execute(select(key, start, length, digest).where(key.is_not(None))):
+            if at is not None:
+                packed[str(name)].append(Part(at, size, str(value)))
+            elif not is_small(str(name)):
+                found[str(name)] = str(value)
     return found | {name: tuple(sorted(parts)) for name, parts in packed.items()}
 
 

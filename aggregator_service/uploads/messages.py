@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Final, Literal, ParamSpec, TypeVar, cast
 
@@ -24,12 +24,13 @@ from aggregator_service.rounds.masked import roster_of, round_context, survivors
 from aggregator_service.rounds.oneshot import committee_of, proposed_survivors
 from aggregator_service.services import Services
 from aggregator_service.storage.database import Delivery, changed_rows, progress
+from aggregator_service.storage.packs import Place
 from aggregator_service.storage.round_rows import find_round, lock_round_shared
-from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow, TaskRow
+from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stage_rows import (
     StagePart,
     did_part,
-    find_handout,
+    find_inbox,
     find_message,
     prerequisite,
     takes_part,
@@ -221,6 +222,10 @@ async def store_message(
                 raise ContributionError(f"{error}: {differs}") from None
         raise
     write = NewMessage(admission, body, digest, services.clock)
+    if admission.stage == "share" and len(body) > services.settings.tuning.inline_bytes:
+        round_ = admission.round
+        place = await services.packs.append(round_.task_id, round_.number, len(body), lambda: memoryview(body))
+        write = replace(write, place=place)
     try:
         outcome = await services.deliveries.run(write)
     except (
@@ -246,6 +251,8 @@ _PARAMETERS: Final = {
     "length": "length_",
     "stored_at": "now",
     "body": "body_",
+    "blob_key": "key",
+    "blob_start": "start",
 }
 """Column of a message: parameter of the statement that inserts it."""
 _IS_OPEN: Final = RoundRow.state == bindparam("state"), RoundRow.deadline > bindparam("now", type_=Float)
@@ -282,6 +289,8 @@ class NewMessage:
     digest: str
     """SHA-256, hex."""
     clock: Clock
+    place: Place | None = None
+    """Where the body is in a pack; None: it becomes a part of the row."""
 
     def __call__(self, session: Session) -> UploadOutcome:
         """Insert with one statement; only when it inserts nothing, find out why.
@@ -298,7 +307,9 @@ class NewMessage:
             "digest_": self.digest,
             "length_": len(self.body),
             "now": now,
-            "body_": self.body,
+            "body_": self.body if self.place is None else None,
+            "key": self.place and self.place.key,
+            "start": self.place and self.place.start,
         }
         if admission.stage == "advertise":
             mask_key, seal_key = map(agreement_key, wire.decode_advertisement(self.body).keys)
@@ -349,9 +360,10 @@ def handed_out(services: Services, principal: Principal, task_id: str, number: i
                 "not-in-cohort", "this client does not take part in this round, or is left over by its equal groups"
             )
         is_active = round_.state in ACTIVE
-        row = None if kind == "roster" else find_handout(session, round_.id, kind, client.client_id)
-    found = None if row is None else (row.body, row.digest)
-    if kind == "roster" and is_active:
+    found = None
+    if kind == "inbox":
+        found = find_inbox(services.database, services.blobs, round_.id, client.client_id)
+    elif is_active:
         with suppress(LookupError):  # there is none yet
             found = _Rosters(roster_of(services.database, round_.id)).of(client.client_id)
     if found is None:
@@ -386,21 +398,9 @@ async def handed_out_cached(
         round_ = cached_round.stages()[1]
         own = None
         if kind == "inbox":
-            own = await run_in_threadpool(_own_inbox, services, round_.id, client.client_id)
+            own = await run_in_threadpool(find_inbox, services.database, services.blobs, round_.id, client.client_id)
         elif round_.state != RoundState.ADVERTISING:
             own = (await _rosters(services, cached_round)).of(client.client_id)
         if own is not None:
             return own
     return await run_in_threadpool(handed_out, services, principal, task_id, number, kind)
-
-
-_INBOX: Final = select(HandoutRow.body, HandoutRow.digest).where(
-    HandoutRow.round_id == bindparam("round"),
-    HandoutRow.kind == "inbox",
-    HandoutRow.recipient == bindparam("client"),
-)
-
-
-def _own_inbox(services: Services, round_id: int, client_id: str) -> tuple[bytes, str] | None:
-    found = services.database.rows(_INBOX, {"round": round_id, "client": client_id})
-    return (found[0].body, found[0].digest) if found else None
