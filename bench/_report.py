@@ -27,6 +27,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 Figure = int | float | str | bool | None
 MIB = 2**20
+READY_SECONDS = 120.0
+"""Within which a server must listen; a busy machine takes long to import it."""
 T = TypeVar("T")
 _PACKAGES = ("hushrec", "numpy", "scipy", "tenseal", "cryptography", "zstandard", "phe", "gmpy2")
 

@@ -25,10 +25,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from bench._report import MIB, Figure, Watch, arguments, ratio, say, write_figures
+from bench._report import MIB, READY_SECONDS, Figure, Watch, arguments, ratio, say, write_figures
 from bench.figures import run
 from bench.peers import FlowerPeer, play_whole
-from bench.rounds import READY_SECONDS, Dropouts, enrolled, measure_round, named, one_round
+from bench.rounds import Dropouts, enrolled, measure_round, named, one_round
 from bench.sums import CLIP, Shape, play_round
 from client_sdk import Policy
 from client_sdk.lab.fleet import Fleet

@@ -59,10 +59,10 @@ def call_of(request: Request) -> Call:
 
 
 class Lockstep:
-    """Runs the programs of a fleet in step, on the server at `port`."""
+    """Runs the programs of a fleet in step. url: of the server, on this machine."""
 
-    def __init__(self, port: int) -> None:
-        self._port = port
+    def __init__(self, url: str) -> None:
+        self._port = urlsplit(url).port or 80
 
     def run_all(self, programs: Iterable[Callable[[], Program[T]]], progress: Any = None) -> list[T]:
         """Run one program per client; return the results in order."""

@@ -1,15 +1,18 @@
 """Rounds over HTTP: a real server, and clients of the SDK in this process, each with its own keys, masks and requests.
 
-    .venv/bin/python -m bench.rounds masked_round [--quick] [--json FILE]
+    .venv/bin/python -m bench.rounds masked_round [--quick] [--only memory cost groups] [--json FILE]
     .venv/bin/python -m bench.rounds oneshot_round [--quick] [--only masked size] [--json FILE]
 
-Part `masked` has rounds of both mechanisms, with nobody and with 10 % of the clients gone; part `size` one-shot rounds.
-Vectors are drawn, so that every released sum can be compared with the true one.
+Of `masked_round`, part `memory` compares the server's memory in two rounds, `cost` is what a client of 10,000 values
+costs it, and `groups` the same in four groups of 1,000 clients. Of `oneshot_round`, part `masked` has rounds of both
+mechanisms, with nobody and with 10 % of the clients gone, and `size` one-shot rounds. Vectors are drawn, so that every
+released sum can be compared with the true one.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +24,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bench._report import MIB, Figure, Watch, arguments, ratio, say
+from bench._report import MIB, READY_SECONDS, Figure, Watch, arguments, ratio, say
 from bench.figures import run
+from bench.lockstep import Lockstep
 from client_sdk.history import History
 from client_sdk.lab.enrolled import enrolled_fleet
 from client_sdk.lab.fleet import Fleet
@@ -38,9 +42,6 @@ from protocols.recipes.base import Contribution, ModelState, Recipe, RoundSpec
 from protocols.sums.masked.plan import MaskedPlan
 from protocols.sums.oneshot.mechanism import ONESHOT
 from protocols.sums.oneshot.plan import OneshotPlan
-
-READY_SECONDS = 120.0
-"""Within which a server must listen; a busy machine takes long to import it."""
 
 # --- Shared by all benchmarks of rounds over HTTP
 
@@ -151,6 +152,9 @@ class DrawnRound:
     """Share of the clients that drop out before they contribute; the round then waits for its deadline."""
     stage_seconds: float = 600.0
     """Deadline of every state."""
+    in_step: bool = False
+    """Whether clients send together what they made beforehand (`bench.lockstep`), as many devices would; otherwise each
+    sends what it makes, two at a time."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +191,9 @@ def play(name: str, drawn: DrawnRound) -> dict[str, Figure]:
     """
     clients, seconds = drawn.clients, drawn.stage_seconds
     say(f"{drawn.mechanism}, {clients} clients, {drawn.dropout:.0%} gone")
+    fewest = 3 * (clients // drawn.parameters.get("groups", 1)) // 4
     schedule = Schedule(
-        rounds=1, cohort_size=clients, min_clients=clients // 2, collect_seconds=seconds, stage_seconds=seconds
+        rounds=1, cohort_size=clients, min_clients=fewest, collect_seconds=seconds, stage_seconds=seconds
     )
     options = FleetOptions(downloads="once", dropout=drawn.dropout, dropout_rng=np.random.default_rng(5))
     parameters = {"items": drawn.items, "dim": drawn.dim, "clip": 1.0}
@@ -201,9 +206,12 @@ def play(name: str, drawn: DrawnRound) -> dict[str, Figure]:
         plan = fleet.clients[0].member.terms.sum_plan
         for number, client in enumerate(fleet.clients):
             client.client_side = DrawnVectorSide(number, plan.layout)
+        if drawn.in_step:
+            fleet._run_all = Lockstep(server.url).run_all  # type: ignore[method-assign]
         done = measure_round(server, fleet)
         exact = _is_exact(fleet, {report.client_id for report in done.round.reports})
-    return named(name, done.figures | {"exact": exact})
+    each = {"server_ms_per_client": 1e3 * done.watch.cpu_seconds / clients}
+    return named(name, done.figures | each | {"exact": exact})
 
 
 def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
@@ -224,7 +232,11 @@ def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
         total = np.zeros(plan.layout.length, plan.dtype)
         for vector in vectors:
             total += plan.encode(route, [vector()])
-        return bool(body == total.tobytes())
+        size = len(body) // plan.groups  # each sum of a group is behind its count
+        parts = [
+            np.frombuffer(body[-total.nbytes - size * at :][: total.nbytes], plan.dtype) for at in range(plan.groups)
+        ]
+        return bool((np.sum(parts, axis=0, dtype=plan.dtype) == total).all())
     assert isinstance(plan, OneshotPlan)
     whole = np.zeros(plan.layout.length, np.int64)
     for vector in vectors:
@@ -236,19 +248,26 @@ def _is_exact(fleet: Fleet, contributors: set[str]) -> bool:
 # --- The commands
 
 GONE: Final = 0.1
-PARTS: Final = ("masked", "size")
+PARTS: Final = {"masked_round": ("memory", "cost", "groups"), "oneshot_round": ("masked", "size")}
 MASKED: Final = DrawnRound("masked", 1_000, parameters={"bits": 32, "dropout": 0.15})
+MASKED_ROUND: Final = DrawnRound("masked", 1_000, parameters={"bits": 32})
 ONESHOT_ROUND: Final = DrawnRound("oneshot", 1_000)
 
 
 def masked_round(options: argparse.Namespace) -> dict[str, Figure]:
-    """Figures of two masked rounds, the small one first, and the ratio of their peak memory."""
     figures: dict[str, Figure] = {}
-    for name, usual in {"round200": 200, "round1000": 1_000}.items():
-        clients, wait = (20, 12.0) if options.quick else (usual, max(20.0, 0.15 * usual))
-        asked = DrawnRound("masked", clients, parameters={"bits": 32}, dropout=0.05, stage_seconds=wait)
-        figures |= play(name, asked)
-    return figures | {"round1000.peak_rss_ratio": ratio(figures, "round1000.peak_rss_mib", "round200.peak_rss_mib")}
+    if "memory" in options.only:
+        for name, usual in {"round200": 200, "round1000": 1_000}.items():
+            clients, wait = (20, 12.0) if options.quick else (usual, max(20.0, 0.15 * usual))
+            figures |= play(name, replace(MASKED_ROUND, clients=clients, dropout=0.05, stage_seconds=wait))
+        figures["round1000.peak_rss_ratio"] = ratio(figures, "round1000.peak_rss_mib", "round200.peak_rss_mib")
+    together = replace(MASKED_ROUND, items=1_000, in_step=True, stage_seconds=7_200.0)
+    if "cost" in options.only:
+        figures |= play("step1000", replace(together, clients=20 if options.quick else 1_000))
+    if "groups" in options.only:
+        parameters = {**together.parameters, "groups": 4}
+        figures |= play("groups4", replace(together, clients=200 if options.quick else 4_000, parameters=parameters))
+    return figures
 
 
 def oneshot_round(options: argparse.Namespace) -> dict[str, Figure]:
@@ -282,7 +301,8 @@ def beside_masked(clients: int, spare: float) -> dict[str, Figure]:
 
 
 if __name__ == "__main__":
-    parser, measures = arguments(__doc__, parts=PARTS), {"masked_round": masked_round, "oneshot_round": oneshot_round}
+    measures = {"masked_round": masked_round, "oneshot_round": oneshot_round}
+    script = next((word for word in sys.argv[1:] if word in measures), "masked_round")
+    parser = arguments(__doc__, parts=PARTS[script])
     parser.add_argument("script", choices=measures)
-    script = parser.parse_args().script
     run(script, parser, measures[script])

@@ -23,7 +23,7 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
-from bench.rounds import READY_SECONDS
+from bench._report import READY_SECONDS
 from client_sdk.lab.local_server import run_server
 from client_sdk.operator import Operator, task_request
 from protocols.codec import b64encode

@@ -20,9 +20,9 @@ from typing import Final
 
 import numpy as np
 
-from bench._report import Figure, Watch, arguments, say
+from bench._report import READY_SECONDS, Figure, Watch, arguments, say
 from bench.figures import run
-from bench.rounds import READY_SECONDS, DrawnVectorSide, enrolled, measure_round, named, one_round
+from bench.rounds import DrawnVectorSide, enrolled, measure_round, named, one_round
 from client_sdk.lab.fleet_rounds import FleetOptions
 from client_sdk.lab.local_server import run_server
 from protocols.messages import Schedule

@@ -17,9 +17,9 @@ from time import perf_counter
 
 import numpy as np
 
-from bench._report import Figure, arguments, bars
+from bench._report import READY_SECONDS, Figure, arguments, bars
 from bench.figures import run
-from bench.rounds import READY_SECONDS, Dropouts, enrolled
+from bench.rounds import Dropouts, enrolled
 from client_sdk.lab.central import central_components
 from client_sdk.lab.data.interactions import interaction_rows
 from client_sdk.lab.data.published import load_interactions
