@@ -47,7 +47,7 @@ TABLE: Final[Mapping[RoundState, Mapping[RoundEvent, RoundState]]] = {
     },
     RoundState.SHARING: {
         RoundEvent.SHARES_HANDED_OUT: RoundState.COLLECTING,
-        **_failing(RoundEvent.STAGE_MISSED),
+        **_failing(RoundEvent.STAGE_MISSED, RoundEvent.STORAGE_DAMAGED),
     },
     RoundState.COLLECTING: {
         RoundEvent.BATCH_FOLDED: RoundState.COLLECTING,

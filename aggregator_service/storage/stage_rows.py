@@ -206,27 +206,42 @@ def find_handout(session: Session, round_id: int, kind: Handout, recipient: str 
     return session.get(HandoutRow, (round_id, kind, recipient))
 
 
-_INBOX: Final = select(
-    HandoutRow.body, HandoutRow.blob_key, HandoutRow.blob_start, HandoutRow.length, HandoutRow.digest
-).where(
+_INBOXES: Final = select(
+    HandoutRow.recipient, HandoutRow.blob_key, HandoutRow.blob_start, HandoutRow.length, HandoutRow.digest
+).where(HandoutRow.round_id == bindparam("round"), HandoutRow.kind == "inbox")
+_INBOX: Final = _INBOXES.where(HandoutRow.recipient == bindparam("client"))
+_INBOX_BODY: Final = select(HandoutRow.body).where(
     HandoutRow.round_id == bindparam("round"),
     HandoutRow.kind == "inbox",
     HandoutRow.recipient == bindparam("client"),
 )
 
 
-def find_inbox(database: Database, blobs: BlobStore, round_id: int, client_id: str) -> tuple[bytes, str] | None:
-    """Return what is handed out to one client, and its SHA-256 (hex); None as `find_handout`.
+class StoredInboxes:
+    """What is handed out to each client of a masked round, or to one; none before it exists and once the round is over.
 
-    Raises `BlobDamagedError` if it is not as it was stored, and `BlobsUnavailableError`.
+    client_id: the only one whose inbox is asked for, None for any.
     """
-    found = database.rows(_INBOX, {"round": round_id, "client": client_id})
-    if not found:
-        return None
-    (row,) = found
-    if row.blob_key is None:
-        return row.body, row.digest
-    return bytes(_packed_body(blobs, Place(row.blob_key, row.blob_start), row.length, row.digest)), row.digest
+
+    def __init__(self, database: Database, blobs: BlobStore, round_id: int, client_id: str | None = None) -> None:
+        self._database, self._blobs, self._round = database, blobs, round_id
+        of_one = {} if client_id is None else {"client": client_id}
+        rows = database.rows(_INBOX if of_one else _INBOXES, {"round": round_id, **of_one})
+        self._rows = {row.recipient: row for row in rows}
+
+    def of(self, client_id: str) -> tuple[bytes, str] | None:
+        """Return an inbox and its SHA-256 (hex); None where there is none for this client.
+
+        Raises `BlobDamagedError` if it is not as it was stored, and `BlobsUnavailableError`.
+        """
+        row = self._rows.get(client_id)
+        if row is None:
+            return None
+        if row.blob_key is not None:
+            body = _packed_body(self._blobs, Place(row.blob_key, row.blob_start), row.length, row.digest)
+            return bytes(body), row.digest
+        found = self._database.rows(_INBOX_BODY, {"round": self._round, "client": client_id})  # of an earlier version
+        return (found[0].body, row.digest) if found else None
 
 
 def handed_out_bytes(session: Session, round_: RoundRow, kind: Handout) -> int:

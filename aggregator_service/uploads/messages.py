@@ -29,8 +29,8 @@ from aggregator_service.storage.round_rows import find_round, lock_round_shared
 from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stage_rows import (
     StagePart,
+    StoredInboxes,
     did_part,
-    find_inbox,
     find_message,
     prerequisite,
     takes_part,
@@ -149,6 +149,12 @@ async def _rosters(services: Services, cached_round: CachedRound) -> _Rosters:
     round_id = cached_round.stages()[1].id
     read = partial(_or_closed, roster_of, services.database, round_id)
     return await cached_round.once("rosters", lambda: run_in_threadpool(lambda: _Rosters(read())))
+
+
+async def _inboxes(services: Services, cached_round: CachedRound) -> StoredInboxes:
+    """Return where the inboxes of an active round are."""
+    read = partial(StoredInboxes, services.database, services.blobs, cached_round.stages()[1].id)
+    return await cached_round.once("inboxes", lambda: run_in_threadpool(read))
 
 
 async def _to_confirm(services: Services, cached_round: CachedRound) -> server.SurvivorSet:
@@ -362,7 +368,7 @@ def handed_out(services: Services, principal: Principal, task_id: str, number: i
         is_active = round_.state in ACTIVE
     found = None
     if kind == "inbox":
-        found = find_inbox(services.database, services.blobs, round_.id, client.client_id)
+        found = StoredInboxes(services.database, services.blobs, round_.id, client.client_id).of(client.client_id)
     elif is_active:
         with suppress(LookupError):  # there is none yet
             found = _Rosters(roster_of(services.database, round_.id)).of(client.client_id)
@@ -396,10 +402,11 @@ async def handed_out_cached(
     cached_round = await services.task_cache.current_round(task_id)
     if cached_round is not None and cached_round.has(number, client.client_id, "advertise"):
         round_ = cached_round.stages()[1]
-        own = None
-        if kind == "inbox":
-            own = await run_in_threadpool(find_inbox, services.database, services.blobs, round_.id, client.client_id)
-        elif round_.state != RoundState.ADVERTISING:
+        if round_.state == RoundState.ADVERTISING or (kind == "inbox" and round_.state == RoundState.SHARING):
+            own = None  # there is none yet, by what this process knows
+        elif kind == "inbox":
+            own = await run_in_threadpool((await _inboxes(services, cached_round)).of, client.client_id)
+        else:
             own = (await _rosters(services, cached_round)).of(client.client_id)
         if own is not None:
             return own
