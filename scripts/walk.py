@@ -1,7 +1,7 @@
 """How long the path of one vector is: the functions and files that a member enters in one round of a small task.
 
     python scripts/walk.py [MECHANISM ...]      ckks, masked and oneshot if none is named
-    python scripts/walk.py --vector             the functions that one vector passes, in order
+    python scripts/walk.py --vector [masked]    the functions that one vector passes, in order: over CKKS, or masked
 
 A real server, three members and what else the mechanism needs take part in a CoLR task of two rounds. What one member
 calls from the first round's `play` to the second's is recorded by `sys.setprofile`. Only functions of `client_sdk` and
@@ -74,11 +74,23 @@ def _by_file(codes: Iterable[CodeType]) -> Entered:
     return files
 
 
-def vector_path() -> list[tuple[Path, str]]:
-    """Return file and name of each function that docs/architecture.md lists as the way of one vector, in order."""
-    section = (ROOT / "docs/architecture.md").read_text().partition("## One vector")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\|([^|]*)\|[^|]*\]\(\.\./([^)]*)\) *\|$", section, re.MULTILINE)
-    return [(Path(file), name) for names, file in rows for name in re.findall(r"`([^`]*)`", names)]
+def vector_path(mechanism: str = "ckks") -> list[tuple[Path, str]]:
+    """Return file and name of each function that docs/architecture.md lists as the way of one vector, in order.
+
+    mechanism: ckks, or masked, whose vector goes another way between `play` and `OwnRound.deliver`.
+    """
+    page = (ROOT / "docs/architecture.md").read_text()
+
+    def listed(heading: str) -> list[tuple[Path, str]]:
+        section = page.partition(f"## {heading}")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\|([^|]*)\|[^|]*\]\(\.\./([^)]*)\) *\|$", section, re.MULTILINE)
+        return [(Path(file), name) for names, file in rows for name in re.findall(r"`([^`]*)`", names)]
+
+    path = listed("One vector")
+    if mechanism == "ckks":
+        return path
+    names = [name for _, name in path]
+    return path[: names.index("play") + 1] + listed("One masked vector") + path[names.index("OwnRound.deliver") :]
 
 
 def walk(mechanism: str) -> tuple[Entered, Entered]:
@@ -136,7 +148,9 @@ def main() -> None:
     parser.add_argument("--vector", action="store_true", help="print the way of one vector, from docs/architecture.md")
     chosen = parser.parse_args()
     if chosen.vector:
-        for place, (path, name) in enumerate(vector_path(), start=1):
+        if chosen.mechanisms[0] not in ("ckks", "masked"):
+            parser.error("the page has the vectors of ckks and masked")
+        for place, (path, name) in enumerate(vector_path(chosen.mechanisms[0]), start=1):
             print(f"{place:2} {path}: {name}")
         return
     for mechanism in chosen.mechanisms:
