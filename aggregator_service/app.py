@@ -58,6 +58,7 @@ from aggregator_service.storage.blobs import BlobStore
 from aggregator_service.storage.data_directory import collect_bodies, own_data_directory
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
+from aggregator_service.storage.lookups import Lookups
 from aggregator_service.storage.packs import Packs
 from aggregator_service.storage.stores import bind_store, collect_orphans, open_store, refuse_moved, sweep
 from aggregator_service.tasks.ledger import spent_budgets
@@ -259,6 +260,7 @@ def build_services(
         member_writes=GroupCommit(database),
         deliveries=GroupCommit(database),
         packs=Packs(blobs),
+        lookups=Lookups(),
         uploads=AtOnce("receiving 8 uploads of", room),
         downloads=AtOnce("sending 8 downloads to", room),
     )
@@ -266,6 +268,7 @@ def build_services(
     resources.callback(services.member_writes.close)
     resources.callback(services.deliveries.close)
     resources.callback(services.packs.close)
+    resources.callback(services.lookups.close)
     loop = asyncio.get_running_loop()
     listeners = CommitListeners(loop, task_cache, notifier, engine, leadership, database, blobs)
     metrics.watch(database, blobs, spent_budgets, workers.check, settings.tls_cert)

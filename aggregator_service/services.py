@@ -26,6 +26,7 @@ from aggregator_service.settings import Settings
 from aggregator_service.storage.blobs import BlobStore, RecentBlobs
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.group_commit import GroupCommit
+from aggregator_service.storage.lookups import Lookups
 from aggregator_service.storage.packs import Packs
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Services:
     member_writes: GroupCommit
     deliveries: GroupCommit
     packs: Packs
+    lookups: Lookups
     # Each upload reserves its whole length on disk.
     uploads: AtOnce
     downloads: AtOnce

@@ -138,18 +138,14 @@ _CLIENT_WITH: Final = (
 )
 
 
-def find_principal(database: Database, token_hash: str, now: float) -> tuple[Enrolled, int] | Operator | None:
-    """Return whose token has this SHA-256 (hex): a client with the version of its task, an operator, or None.
-
-    now: seconds since the epoch. Raises `Problem` unauthenticated if an operator's token has expired.
-    """
+def find_client(database: Database, token_hash: str) -> tuple[Enrolled, int] | None:
+    """Return the client whose token has this SHA-256 (hex) and the version of its task, None if there is none."""
     for client_id, task_id, role, group, identity_key, stored, version in database.rows(
         _CLIENT_WITH, {"token_hash": token_hash}
     ):
         if matches(token_hash, stored):
             return Enrolled(client_id, task_id, cast(Role, role), group, identity_key), version
-    with database.read() as session:
-        return find_operator(session, token_hash, now)
+    return None
 
 
 def find_operator(session: Session, token_hash: str, now: float) -> Operator | None:

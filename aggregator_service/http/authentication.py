@@ -22,7 +22,8 @@ from aggregator_service.access.principals import (
     Operator,
     Principal,
     environment_operator,
-    find_principal,
+    find_client,
+    find_operator,
     hash_token,
     member_of,
 )
@@ -136,17 +137,18 @@ async def _load_principal(services: Services, token_hash: str) -> Principal | No
     if environment is not None:
         return environment
     start = services.task_cache.read_start()
-    found = await run_in_threadpool(_find, services, token_hash)
-    if isinstance(found, tuple):
-        client, version = found
-        services.task_cache.remember(start, token_hash, client, version)
-        return client
-    return found
+    found = await services.lookups.run(lambda: find_client(services.database, token_hash))
+    if found is None:
+        return await run_in_threadpool(_find_operator, services, token_hash)
+    client, version = found
+    services.task_cache.remember(start, token_hash, client, version)
+    return client
 
 
-def _find(services: Services, token_hash: str) -> tuple[Enrolled, int] | Operator | None:
+def _find_operator(services: Services, token_hash: str) -> Operator | None:
     try:
-        return find_principal(services.database, token_hash, services.clock.now())
+        with services.database.read() as session:
+            return find_operator(session, token_hash, services.clock.now())
     except Problem:  # it has expired
         services.clocks.refuse_too_far()
         raise

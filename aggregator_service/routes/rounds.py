@@ -148,7 +148,7 @@ async def _newest_round(services: Services, principal: Principal, task_id: str) 
             rate, client_id = services.settings.arrival_rate, principal.client_id
             status = cached_round.status(client_id)
             if status.is_awaited and not services.is_only_server:
-                status = await run_in_threadpool(_looked_up, services.database, cached_round, client_id)
+                status = await services.lookups.run(lambda: _looked_up(services.database, cached_round, client_id))
             return _RoundAnswer(
                 lambda: cached_round.view(status, services.clock.now()),
                 cached_round.etag(status),
