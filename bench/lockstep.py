@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 from urllib.parse import urlsplit
 
 from bench.service_load import Call, closed_loop, request_bytes
-from client_sdk.api.wire import Failed, Program, Request, Response, Work
+from client_sdk.api.wire import Failed, Pause, Program, Request, Response, Work
 from protocols.crypto.http_signature import SIGNED_FIELDS, SignedRequest, sign_request
 
 T = TypeVar("T")
@@ -40,8 +40,10 @@ class _Running(Generic[T]):
                         effect = self._program.send(effect.call())
                     case Failed():
                         effect = self._program.send(False)
+                    case Pause():  # a large round's members come in turn, so that no server has them all at once
+                        effect = self._program.send(None)
                     case _:
-                        raise SystemExit(f"a client in step does not wait: {effect!r}")
+                        raise SystemExit(f"what does a client in step wait for? {effect!r}")
             self.waits_for = effect
         except StopIteration as done:
             self.waits_for, self.result = None, done.value

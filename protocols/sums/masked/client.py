@@ -277,9 +277,9 @@ def contribute(
 ) -> tuple[Contributed, bytes]:
     """Return the next state and the masked vector, packed: `plan.contribution_bytes(route)` bytes.
 
-    elements: ring elements (layout.length,), as `MaskedPlan.encode` returns them; they are not modified. The masks are this
-    client's own and one for each neighbour that shared. Raises `ParameterError` for elements of another shape or type,
-    `RefusalError` if the secret of a mask did not open: the others add that mask.
+    elements: ring elements (layout.length,), as `MaskedPlan.encode` returns them; they are not modified. The masks are
+    this client's own and one for each neighbour that shared. Raises `ParameterError` for elements of another shape or
+    type, `RefusalError` if the secret of a mask did not open: the others add that mask.
     """
     state._single_use.take()
     if state.unmasked:

@@ -14,6 +14,8 @@ from functools import lru_cache
 from math import prod
 from typing import Final
 
+import numpy as np
+
 from protocols.crypto.random import Randomness
 from protocols.errors import CodecError, ParameterError
 
@@ -102,6 +104,8 @@ def _field_element(random: Randomness) -> int:
 @lru_cache(maxsize=64)
 def _weights(points: tuple[int, ...]) -> tuple[int, ...]:
     """Return the Lagrange weights at 0, prod_{j != i} x_j / (x_j - x_i); cached, because points often repeat."""
-    whole = prod(points)
-    below = [x * prod(y - x for y in points if y != x) % PRIME for x in points]
+    whole, places = prod(points), np.array(points, np.int64)
+    differences = places - places[:, None]
+    np.fill_diagonal(differences, places)  # row i: x_i in place of its difference to itself
+    below = [prod(row) % PRIME for row in differences.tolist()]
     return tuple(whole * inverse % PRIME for inverse in _inverses(below))
