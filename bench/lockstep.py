@@ -1,7 +1,7 @@
 """Clients of the SDK in step: all make their next request before the first of these is sent, over many connections.
 
 So a server has the load of many devices, and no work of theirs beside it: what a client costs it is measured as for
-requests that were made beforehand.
+requests that were made beforehand. One client of a fleet waits for each stage, so the others' polls are not part of it.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ def play(name: str, drawn: DrawnRound) -> dict[str, Figure]:
             fleet._run_all = Lockstep(server.url).run_all  # type: ignore[method-assign]
         done = measure_round(server, fleet)
         exact = _is_exact(fleet, {report.client_id for report in done.round.reports})
-    each = {"server_ms_per_client": 1e3 * done.watch.cpu_seconds / clients}
+    each = {"server_ms_per_client": 1e3 * done.watch.cpu_seconds / done.round.survivors}
     return named(name, done.figures | each | {"exact": exact})
 
 

@@ -33,7 +33,7 @@ from aggregator_service.logs import fields
 from aggregator_service.observability.metrics import Instruments
 from aggregator_service.round_states import ACTIVE, RoundEvent
 from aggregator_service.rounds.batches import ActiveRound, Batch, Batches, partial_of
-from aggregator_service.rounds.masked import fail_at_fault, masked_stages, read_masks, roster_of
+from aggregator_service.rounds.masked import MASKED_STAGES, fail_at_fault, read_masks, roster_of, sharing, write_inboxes
 from aggregator_service.rounds.oneshot import (
     ONESHOT_STAGES,
     fail_committee_absent,
@@ -52,7 +52,7 @@ from aggregator_service.rounds.transactions import (
     record_release,
 )
 from aggregator_service.storage.blobs import BlobDamagedError, BlobMissingError, BlobStore
-from aggregator_service.storage.database import Database
+from aggregator_service.storage.database import Database, discard
 from aggregator_service.storage.round_rows import (
     last_round,
     lock_round_exclusive,
@@ -61,6 +61,7 @@ from aggregator_service.storage.round_rows import (
     unfolded_among,
 )
 from aggregator_service.storage.schema import TaskRow
+from aggregator_service.storage.stores import insert_named
 from aggregator_service.tasks.plans import plan_task, round_spec, row_terms
 from protocols.errors import AtFaultError, ThresholdError
 from protocols.messages.stages import RoundState
@@ -101,7 +102,6 @@ class RoundAdvancer:
     ) -> None:
         self._database, self._blobs, self._clock, self._jobs = database, blobs, clock, jobs
         self._batches, self._instruments, self._works = Batches(jobs, batch), instruments, works
-        self._masked_stages = masked_stages(blobs)
 
     async def advance(self, active: ActiveRound) -> float:
         """Execute the action that is due. Return the seconds until the next one may be due; 0: at once."""
@@ -173,10 +173,25 @@ class RoundAdvancer:
 
     def _end_stage(self, active: ActiveRound) -> None:
         interactive = active.round.model_digest is not None
-        stages = ONESHOT_STAGES if active.round.committee else self._masked_stages if interactive else PLAIN_STAGES
-        self._database.transact(lambda session: end_stage(session, stages, active.round.id, self._clock.now()))
+        if active.round.state == RoundState.SHARING:
+            self._end_sharing(active)
+        else:
+            stages = ONESHOT_STAGES if active.round.committee else MASKED_STAGES if interactive else PLAIN_STAGES
+            self._database.transact(lambda session: end_stage(session, stages, active.round.id, self._clock.now()))
         if interactive:
             crash_point(_AFTER_STAGE[active.round.state])
+
+    def _end_sharing(self, active: ActiveRound) -> None:
+        """End the stage with inboxes that are written before: a store may take longer than a transaction may."""
+        inboxes = write_inboxes(self._database, self._blobs, active.round)
+
+        def end(session: Session) -> None:
+            end_stage(session, sharing(inboxes), active.round.id, self._clock.now())
+            if not inboxes.packed.are_named(session):  # the stage goes on, or the round has failed
+                for key in inboxes.packed.keys:
+                    discard(session, key)
+
+        insert_named(self._database, self._blobs, inboxes.packed.keys, end, inboxes.packed.are_named)
 
     async def _unmask(self, active: ActiveRound) -> float:
         """Fold what is left; when all replies are in, or at the deadline, remove the masks and release the sum."""
@@ -197,10 +212,10 @@ class RoundAdvancer:
 
     def _read_masks(self, active: ActiveRound) -> Masks | OneshotMasks | None:
         """Return what removes the masks; None if too few members of the committee answered."""
+        if not active.round.committee:
+            return read_masks(self._database, self._blobs, active.round)
         with self._database.read() as session:
-            if active.round.committee:
-                return read_oneshot_masks(session, active.round)
-            return read_masks(session, self._blobs, active.round)
+            return read_oneshot_masks(session, active.round)
 
     def _fail_stage(self, active: ActiveRound, error: ThresholdError | AtFaultError | SumUnopenedError | None) -> None:
         """Fail a round whose sum cannot be released; error: None when too few members of the committee answered."""
@@ -328,9 +343,9 @@ class RoundAdvancer:
                 extra=fields(task=active.round.task_id, round=round_.number),
             )
             reason = (
-                "a stored contribution is missing in the server's blob store"
+                "what a client sent is missing in the server's blob store"
                 if is_missing
-                else "a stored contribution no longer matches its digest: the server's storage is damaged"
+                else "what a client sent no longer matches its digest: the server's storage is damaged"
             )
             # what is missing may be there again once the right storage is mounted; what is damaged stays so
             now = self._clock.now()

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Final
 
@@ -25,7 +27,6 @@ from aggregator_service.rounds.cohorts import least_cohort, retire_at_fault
 from aggregator_service.rounds.disputes import add_disputes, disputes_in, kept_apart
 from aggregator_service.rounds.transactions import (
     LostRaceError,
-    StageEnd,
     Stages,
     enforce_min_difference,
     enforce_routes,
@@ -37,9 +38,9 @@ from aggregator_service.storage.round_rows import lock_round_exclusive
 from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
 from aggregator_service.storage.stage_rows import (
     Handout,
+    PackedInboxes,
     StoredShares,
     add_handout,
-    add_inboxes,
     clients_with,
     find_handout,
     handed_out_bytes,
@@ -185,14 +186,38 @@ def _drop_advertisements(session: Session, round_: RoundRow, clients: Collection
         session.execute(delete(row).where(row.round_id == round_.id, row.client_id == client))
 
 
+@dataclass(frozen=True)
+class Inboxes:
+    """What the sharers of a round sealed for each other, written for each of them."""
+
+    sharers: frozenset[str]
+    packed: PackedInboxes
+
+
+def write_inboxes(database: Database, blobs: BlobStore, round_: RoundRow) -> Inboxes:
+    """Write the inboxes of the clients that have shared so far: none if they are too few, or the round is over.
+
+    Call it outside of transactions. Raises `BlobDamagedError`, and `BlobsUnavailableError`.
+    """
+    shares = StoredShares(database, blobs, round_.id)
+    bodies: Iterable[tuple[str, bytes]] = ()
+    with suppress(LookupError, ThresholdError):  # whoever ends the stage finds the same
+        roster = roster_of(database, round_.id)
+        server.check_sharers(roster, shares.keys())
+        bodies = server.inboxes(roster, shares)
+    return Inboxes(frozenset(shares), PackedInboxes(blobs, round_, bodies))
+
+
 def _hand_out_shares(
-    blobs: BlobStore, session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float
+    inboxes: Inboxes, session: Session, task: TaskRow, round_: RoundRow, floor: int, _now: float
 ) -> RoundEvent:
-    shares = StoredShares(session, blobs, round_.id)
+    sharers = frozenset(session.scalars(clients_with(round_.id, "share")))
     roster = _roster(session, task, round_)
-    _check_min_clients("sharing", roster.smallest_group(roster.indices(shares)), floor)
-    server.check_sharers(roster, shares.keys())
-    add_inboxes(session, blobs, round_, server.inboxes(roster, shares))
+    _check_min_clients("sharing", roster.smallest_group(roster.indices(sharers)), floor)
+    server.check_sharers(roster, sharers)
+    if sharers != inboxes.sharers:
+        raise LostRaceError
+    inboxes.packed.add(session)
     return RoundEvent.SHARES_HANDED_OUT
 
 
@@ -278,31 +303,35 @@ _HANDED_OUT: Final[Mapping[RoundEvent, Handout]] = {
     RoundEvent.SURVIVORS_KNOWN: "survivors",
     RoundEvent.CONFIRMED: "confirmations",
 }
-
-
-def masked_stages(blobs: BlobStore) -> Stages:
-    """Return the stages of masked rounds; blobs: where what clients seal for each other is kept."""
-    ends: dict[str, StageEnd] = {
+MASKED_STAGES: Final = Stages(
+    {
         RoundState.ADVERTISING: _close_roster,
-        RoundState.SHARING: partial(_hand_out_shares, blobs),
         RoundState.COLLECTING: _fix_survivors,
         RoundState.CONFIRMING: _hand_out_confirmations,
-    }
-    return Stages(ends, _bytes_handed_out)
+    },
+    _bytes_handed_out,
+)
+"""The stages of a masked round but for `sharing`."""
 
 
-def read_masks(session: Session, blobs: BlobStore, round_: RoundRow) -> Masks:
+def sharing(inboxes: Inboxes) -> Stages:
+    """Return the stage in which clients share; its end adds `inboxes`, or raises `LostRaceError`: others shared."""
+    return Stages({RoundState.SHARING: partial(_hand_out_shares, inboxes)}, _bytes_handed_out)
+
+
+def read_masks(database: Database, blobs: BlobStore, round_: RoundRow) -> Masks:
     """Return all that a worker needs to remove the masks: of what clients sealed for each other, one is read at a time.
 
     Raises `LostRaceError` when the round is over, `ThresholdError` when a secret has too few replies, and
     `BlobDamagedError`.
     """
-    task = session.get_one(TaskRow, round_.task_id)
-    handout = find_handout(session, round_.id, "roster")
+    with database.read() as session:
+        context = round_context(session.get_one(TaskRow, round_.task_id), round_)
+        handout = find_handout(session, round_.id, "roster")
+        sharers, survivors = (tuple(session.scalars(clients_with(round_.id, part))) for part in ("share", "contribute"))
+        replies = message_bodies(session, round_.id, "unmask")
     if handout is None:
         raise LostRaceError
-    context = round_context(task, round_)
-    sharers, survivors = (tuple(session.scalars(clients_with(round_.id, part))) for part in ("share", "contribute"))
-    shares, replies = StoredShares(session, blobs, round_.id), message_bodies(session, round_.id, "unmask")
+    shares = StoredShares(database, blobs, round_.id)
     held = server.collect_shares(open_roster(context, handout.body), sharers, shares.items(), survivors, replies)
     return Masks(context, handout.body, sharers, survivors, held)

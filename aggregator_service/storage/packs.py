@@ -28,6 +28,8 @@ _AT_ONCE: Final = 32 * 1024 * 1024
 _OPEN_SECONDS: Final = 3600.0
 """A pack takes bodies for so long. `storage.stores` keeps blobs that no row names for longer."""
 _MOST_OPEN: Final = 16
+_LOOK_SECONDS: Final = 60.0
+"""Between two looks at the open packs: the space of one that was deleted is free once it is closed."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Packs:
         self._enough = asyncio.Event()
         self._writing: asyncio.Task[None] | None = None
         self._open: dict[tuple[str, int], _Open] = {}
+        self._look: asyncio.TimerHandle | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="packs")
 
     async def append(self, task_id: str, number: int, length: int, read: Callable[[], memoryview]) -> Place:
@@ -99,6 +102,8 @@ class Packs:
 
     def close(self) -> None:
         """Wait for what is being written, and close all packs."""
+        if self._look is not None:
+            self._look.cancel()
         self._thread.shutdown()
         for opened in self._open.values():
             opened.pack.close()
@@ -122,6 +127,19 @@ class Packs:
         self._writing = None
         if self._waiting:
             self._begin()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._open and self._look is None:
+            self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_now)
+
+    def _look_now(self) -> None:
+        looking = asyncio.get_running_loop().run_in_executor(self._thread, self._close_old)
+        looking.add_done_callback(self._looked)
+
+    def _looked(self, _: object) -> None:
+        self._look = None
+        self._look_later()
 
     async def _gather(self, seconds: float) -> None:
         self._enough = asyncio.Event()
@@ -171,9 +189,7 @@ class Packs:
 
     def _pack_of(self, round_: tuple[str, int]) -> _Open:
         """Return the open pack of a round, or a new one. Packs that took no body for longest are closed."""
-        for other, opened in list(self._open.items()):
-            if not opened.pack.takes_more or self._monotonic() - opened.since > _OPEN_SECONDS:
-                self._close(other)
+        self._close_old()
         if round_ in self._open:
             opened = self._open.pop(round_)
         else:
@@ -183,6 +199,12 @@ class Packs:
         for other in list(self._open)[:-_MOST_OPEN]:
             self._close(other)
         return opened
+
+    def _close_old(self) -> None:
+        """Close packs that were deleted, or opened long ago."""
+        for round_, opened in list(self._open.items()):
+            if not opened.pack.takes_more or self._monotonic() - opened.since > _OPEN_SECONDS:
+                self._close(round_)
 
     def _close(self, round_: tuple[str, int]) -> None:
         if round_ in self._open:

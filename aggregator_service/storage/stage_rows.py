@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Literal, cast, get_args
 
 from sqlalchemy import (
@@ -28,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.blobs import BlobDamagedError, BlobStore
+from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import Database, changed_rows, discard
 from aggregator_service.storage.packs import Place, write_packs
 from aggregator_service.storage.schema import (
@@ -150,20 +151,24 @@ def _packed_body(blobs: BlobStore, place: Place, length: int, digest: str) -> me
     return body
 
 
+_SENT: Final = cast(Table, StageMessageRow.__table__).c
+_SHARE: Final = _SENT.round_id == bindparam("round"), _SENT.stage == "share"
+_SHARES: Final = select(_SENT.client_id, _SENT.blob_key, _SENT.blob_start, _SENT.length, _SENT.digest).where(
+    *_SHARE, or_(_SENT.body.is_not(None), _SENT.blob_key.is_not(None))
+)
+_SHARE_BODY: Final = select(_SENT.body).where(*_SHARE, _SENT.client_id == bindparam("client"))
+
+
 class StoredShares(Mapping[str, memoryview]):
     """What clients of a masked round sealed for each other, by client id, each read when it is asked for.
 
-    None once the round is over. Raises `BlobDamagedError` for one that is not as it was stored.
+    None once the round is over. Read them outside of transactions, since a store may take longer than a database waits.
+    Raises `BlobDamagedError` for one that is not as it was stored.
     """
 
-    def __init__(self, session: Session, blobs: BlobStore, round_id: int) -> None:
-        columns = cast(Table, StageMessageRow.__table__).c  # a statement of mapped columns takes twice as long
-        self._session, self._blobs = session, blobs
-        of_stage = columns.round_id == round_id, columns.stage == "share"
-        self._body = select(columns.body).where(*of_stage, columns.client_id == bindparam("client"))
-        places = select(columns.client_id, columns.blob_key, columns.blob_start, columns.length, columns.digest)
-        kept = or_(columns.body.is_not(None), columns.blob_key.is_not(None))
-        self._rows = {row.client_id: row for row in session.execute(places.where(*of_stage, kept))}
+    def __init__(self, database: Database, blobs: BlobStore, round_id: int) -> None:
+        self._database, self._blobs, self._round = database, blobs, round_id
+        self._rows = {row.client_id: row for row in database.rows(_SHARES, {"round": round_id})}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -175,7 +180,8 @@ class StoredShares(Mapping[str, memoryview]):
         row = self._rows[client_id]
         if row.blob_key is not None:
             return _packed_body(self._blobs, Place(row.blob_key, row.blob_start), row.length, row.digest)
-        return memoryview(self._session.execute(self._body, {"client": client_id}).scalar_one() or b"")
+        (found,) = self._database.rows(_SHARE_BODY, {"round": self._round, "client": client_id})
+        return memoryview(found.body or b"")
 
 
 def add_handout(session: Session, round_id: int, kind: Handout, body: bytes) -> None:
@@ -183,16 +189,38 @@ def add_handout(session: Session, round_id: int, kind: Handout, body: bytes) -> 
     session.execute(insert(HandoutRow), _handout(round_id, kind, "", body))
 
 
-def add_inboxes(session: Session, blobs: BlobStore, round_: RoundRow, bodies: Iterable[tuple[str, bytes]]) -> None:
-    """Add what is handed out to each client after a stage, as pairs of recipient and body, in packs.
+class PackedInboxes:
+    """What is handed out to each client after a stage, written to packs that no row names yet.
 
-    The packs of a transaction that is undone are orphans, which are deleted some hours later (`storage.stores`).
+    bodies: pairs of recipient and body. Raises `BlobsUnavailableError`, and what `bodies` raises; then nothing stays.
     """
-    rows = [
-        _handout(round_.id, "inbox", recipient, body) | {"body": b"", "blob_key": place.key, "blob_start": place.start}
-        for recipient, body, place in write_packs(blobs, round_.task_id, round_.number, bodies)
-    ]
-    session.execute(insert(HandoutRow), rows)
+
+    def __init__(self, blobs: BlobStore, round_: RoundRow, bodies: Iterable[tuple[str, bytes]]) -> None:
+        self._rows: list[dict[str, object]] = []
+        self._keys: dict[str, None] = {}
+        try:
+            for recipient, body, place in write_packs(blobs, round_.task_id, round_.number, bodies):
+                where = {"body": b"", "blob_key": place.key, "blob_start": place.start}
+                self._rows.append(_handout(round_.id, "inbox", recipient, body) | where)
+                self._keys[place.key] = None
+        except BaseException:
+            with suppress(BlobsUnavailableError):
+                blobs.delete(*self._keys)
+            raise
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The packs."""
+        return tuple(self._keys)
+
+    def add(self, session: Session) -> None:
+        """Add the rows that name the packs."""
+        session.execute(insert(HandoutRow), self._rows)
+
+    def are_named(self, session: Session) -> bool:
+        """Whether rows name the packs."""
+        named = select(HandoutRow.round_id).where(HandoutRow.blob_key.in_(self.keys))
+        return session.execute(named.limit(1)).first() is not None
 
 
 def _handout(round_id: int, kind: Handout, recipient: str, body: bytes) -> dict[str, object]:

@@ -248,7 +248,7 @@ def delete_orphans(effects: Effects, blobs: BlobStore) -> None:
     if not effects.orphans:
         return
     try:
-        blobs.delete(*effects.orphans)
+        blobs.delete(*dict.fromkeys(effects.orphans))  # a pack may be of several tables' rows
     except BlobsUnavailableError as error:
         _LOG.warning(
             "cannot delete orphaned blobs: %s; they are deleted later", error, extra=fields(blobs=len(effects.orphans))

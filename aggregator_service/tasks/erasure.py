@@ -150,7 +150,7 @@ def _forget_messages(session: Session, client_id: str) -> None:
     given = update(ContributionRow).where(ContributionRow.client_id == client_id)
     changed_rows(session, given.values(digest="", stored_at=0.0, attestation=None, statement=None))
     sent = update(StageMessageRow).where(StageMessageRow.client_id == client_id)
-    changed_rows(session, sent.values(digest="", stored_at=0.0, body=None))
+    changed_rows(session, sent.values(digest="", stored_at=0.0, body=None, blob_key=None, blob_start=None))
     keys = update(CommitteeKeyRow).where(CommitteeKeyRow.client_id == client_id)
     changed_rows(session, keys.values(digest="", body=b""))
 

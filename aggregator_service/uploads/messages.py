@@ -23,6 +23,7 @@ from aggregator_service.round_states import ACTIVE
 from aggregator_service.rounds.masked import roster_of, round_context, survivors_of
 from aggregator_service.rounds.oneshot import committee_of, proposed_survivors
 from aggregator_service.services import Services
+from aggregator_service.storage.blobs import BlobMissingError
 from aggregator_service.storage.database import Delivery, changed_rows, progress
 from aggregator_service.storage.packs import Place
 from aggregator_service.storage.round_rows import find_round, lock_round_shared
@@ -368,13 +369,25 @@ def handed_out(services: Services, principal: Principal, task_id: str, number: i
         is_active = round_.state in ACTIVE
     found = None
     if kind == "inbox":
-        found = StoredInboxes(services.database, services.blobs, round_.id, client.client_id).of(client.client_id)
+        found = _stored_inbox(services, round_.id, client.client_id)
     elif is_active:
         with suppress(LookupError):  # there is none yet
             found = _Rosters(roster_of(services.database, round_.id)).of(client.client_id)
     if found is None:
         raise Problem("not-found", "the round has nothing of this kind for the client, not yet or no longer")
     return found
+
+
+def _stored_inbox(services: Services, round_id: int, client_id: str) -> tuple[bytes, str] | None:
+    """Return what `StoredInboxes.of` returns; None also if the round ended after its row was read."""
+
+    def look() -> tuple[bytes, str] | None:
+        return StoredInboxes(services.database, services.blobs, round_id, client_id).of(client_id)
+
+    try:
+        return look()
+    except BlobMissingError:
+        return look()
 
 
 class _Rosters:
@@ -402,12 +415,13 @@ async def handed_out_cached(
     cached_round = await services.task_cache.current_round(task_id)
     if cached_round is not None and cached_round.has(number, client.client_id, "advertise"):
         round_ = cached_round.stages()[1]
-        if round_.state == RoundState.ADVERTISING or (kind == "inbox" and round_.state == RoundState.SHARING):
-            own = None  # there is none yet, by what this process knows
-        elif kind == "inbox":
-            own = await run_in_threadpool((await _inboxes(services, cached_round)).of, client.client_id)
-        else:
+        own = None
+        if kind == "roster" and round_.state != RoundState.ADVERTISING:
             own = (await _rosters(services, cached_round)).of(client.client_id)
+        elif kind == "inbox" and round_.state not in (RoundState.ADVERTISING, RoundState.SHARING):
+            inboxes = await _inboxes(services, cached_round)
+            with suppress(BlobMissingError):  # the round may have ended elsewhere
+                own = await run_in_threadpool(inboxes.of, client.client_id)
         if own is not None:
             return own
     return await run_in_threadpool(handed_out, services, principal, task_id, number, kind)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import Connection, Engine, delete, event, select, update
 
-from aggregator_service.storage.blobs import read_content
+from aggregator_service.rounds import advance
+from aggregator_service.rounds.masked import Inboxes, write_inboxes
+from aggregator_service.storage.blobs import BlobStore, read_content
+from aggregator_service.storage.database import Database
+from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.packs import write_packs
-from aggregator_service.storage.schema import ClientRow, HandoutRow, StageMessageRow
+from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow
 from aggregator_service.storage.stores import collect_orphans, named_blobs
 from tests.support.api import Api, aggregator_inside, refusal, services
 from tests.support.masked import enrol_masked, masked_task, play
@@ -110,6 +117,83 @@ def test_a_round_that_an_earlier_version_began_goes_on(api: Api) -> None:
             session.execute(update(HandoutRow).where(*of_one).values(inline))
     play(task, clients, drop={2: "contribute"}, start="contribute")
     task.assert_sum(1, [*EVERYBODY[:2], *EVERYBODY[3:]])
+
+
+def test_nothing_waits_for_the_store_within_a_transaction(all_in_packs: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL ends a transaction that is idle for 8 s, and what it locks waits."""
+    within, found = threading.local(), list[str]()
+
+    def begins(_: Connection) -> None:
+        within.one = True
+
+    def ends(_: Connection) -> None:
+        within.one = False
+
+    def watched(name: str) -> Callable[..., Any]:
+        method = getattr(DirectoryBlobs, name)
+
+        def call(*given: Any, **named: Any) -> Any:
+            if getattr(within, "one", False):
+                found.append(name)
+            return method(*given, **named)
+
+        return call
+
+    for name in ("read_into", "new_pack", "view", "pieces"):
+        monkeypatch.setattr(DirectoryBlobs, name, watched(name))
+    event.listen(Engine, "begin", begins)
+    for end in ("commit", "rollback"):
+        event.listen(Engine, end, ends)
+    try:
+        task = masked_task(all_in_packs, "waits", COHORT)
+        play(task, enrol_masked(task, COHORT), drop={3: "contribute"})
+        task.assert_sum(1, [*EVERYBODY[:3], *EVERYBODY[4:]])
+    finally:
+        event.remove(Engine, "begin", begins)
+        for end in ("commit", "rollback"):
+            event.remove(Engine, end, ends)
+    assert not found
+
+
+def test_a_share_between_the_inboxes_and_the_end_of_its_stage_makes_them_anew(
+    all_in_packs: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The packs of those that were written first are deleted."""
+    task = masked_task(all_in_packs, "late", COHORT)
+    clients = enrol_masked(task, COHORT)
+    play(task, clients, until="share")
+    task.wait_round(1, "sharing")
+    written = list[frozenset[str]]()
+
+    def forget_one(database: Database, blobs: BlobStore, round_: RoundRow) -> Inboxes:
+        made = write_inboxes(database, blobs, round_)
+        written.append(made.sharers)
+        return replace(made, sharers=frozenset(list(made.sharers)[1:])) if len(written) == 1 else made
+
+    monkeypatch.setattr(advance, "write_inboxes", forget_one)
+    play(task, clients, start="share", until="contribute")
+    task.wait_round(1, "collecting")
+    assert len(written) == 2
+    assert len(packs(all_in_packs, "handouts")) == 1
+    play(task, clients, start="contribute")
+    task.assert_sum(1, EVERYBODY)
+
+
+def test_an_inbox_that_is_asked_for_as_its_round_ends_is_not_there(
+    all_in_packs: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process ended the round, deleted its packs, and this one does not know it yet."""
+    task = masked_task(all_in_packs, "ends", COHORT)
+    clients = enrol_masked(task, COHORT)
+    play(task, clients, until="contribute")
+    task.wait_round(1, "collecting")
+    assert clients[0].found("rounds/1/inbox").content
+    for pack in packs(all_in_packs, "handouts"):
+        pack.unlink()
+    assert refusal(clients[0].get("rounds/1/inbox")) == (500, "internal-error")  # the row is there
+    with services(all_in_packs).database.write() as session:
+        session.execute(delete(HandoutRow).where(HandoutRow.kind == "inbox"))
+    assert refusal(clients[0].get("rounds/1/inbox")) == (404, "not-found")
 
 
 def test_many_long_handouts_share_packs_of_a_few_mebibytes(api: Api) -> None:

@@ -129,7 +129,7 @@ def test_a_missing_blob_fails_its_round_and_not_the_task(tmp_path: Path, caplog:
         next((tmp_path / "data" / "blobs" / "contributions").iterdir()).unlink()
         contribute(members[-1:], 1)
         failed = task.wait_round(1, "failed")
-        assert failed["failure"] == "a stored contribution is missing in the server's blob store"
+        assert failed["failure"] == "what a client sent is missing in the server's blob store"
         assert "a stored blob is missing, the round fails: the blob contributions/" in caplog.text
         assert "damaged" not in caplog.text
         task.wait_round(2, "collecting")

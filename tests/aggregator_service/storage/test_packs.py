@@ -282,3 +282,23 @@ def test_a_round_leaves_by_whole_packs(tmp_path: Path, store: str, request: pyte
         wait_until(lambda: named.keys().isdisjoint(set(stored.blobs.keys())), "the packs leave")
         with stored.database.read() as session:
             assert not [row for row in session.query(ContributionRow) if row.blob_start is not None]
+
+
+def test_a_pack_that_was_deleted_is_closed_soon_though_nothing_else_is_written(
+    directory: DirectoryBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then the file takes its space, and its bytes stay."""
+
+    async def play(packs: Packs) -> None:
+        kept, gone = await append_one(packs, b"1"), await append_one(packs, b"2", number=2)
+        opened = open_files()
+        await asyncio.sleep(0.1)
+        assert open_files() == opened
+        directory.delete(gone.key)
+        await asyncio.sleep(0.1)
+        assert open_files() == opened - 1
+        assert await append_one(packs, b"3") == Place(kept.key, 1)
+
+    monkeypatch.setattr("aggregator_service.storage.packs._LOOK_SECONDS", 0.01)
+    with packs_of(directory) as packs:
+        asyncio.run(play(packs))
