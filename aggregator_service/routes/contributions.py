@@ -176,13 +176,13 @@ async def patch(
     client: ClientId,
 ) -> Response:
     """Upload the next chunk. After an interruption, ask with HEAD where the upload continues."""
+    admission = await check_request(services, principal, request, task, number, client, resumable=True)
     if request.headers.get("content-type", "").split(";")[0].strip().lower() != PARTIAL_UPLOAD:
         accepted = {"Accept-Patch": PARTIAL_UPLOAD}
         raise Problem("unsupported-media-type", f"chunks have the media type {PARTIAL_UPLOAD}", headers=accepted)
     last = _is_last(request)
     whole = digest_in(request, "Repr-Digest") if last else ""
     digest = content_digest(request)
-    admission = await check_request(services, principal, request, task, number, client, resumable=True)
     if admission.stored is not None:
         return _answer_complete(request, admission, admission.stored, last, whole)
     path = body_path(services.settings.upload_dir, "chunk")

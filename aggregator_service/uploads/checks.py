@@ -87,13 +87,15 @@ async def check_request(
     *,
     resumable: bool = False,
 ) -> Admission:
-    """Return what a client may upload now, or what it has uploaded.
+    """Return what a client may upload now, or what it has uploaded: the first of the checks of an upload.
 
     1. *Whose.* It is the client's own contribution, to a round that asked it; in a masked round it has shared its keys
        (403, 404).
     2. *After what.* Aggregate-Chain states the aggregates that this server released before the round (400, 409).
     3. *When.* The round collects, and its deadline is not over (409 round-closed), unless the contribution is stored
        already: then its receipt is the answer.
+
+    The route then compares what the headers announce (media type, digest, length), and the rest is `check_body`.
 
     Raises these as `Problem`. resumable: also read the progress of an upload in chunks, which the task cache lacks.
     """
@@ -110,6 +112,8 @@ async def check_request(
 
 def check_body(database: Database, admission: Admission, body: memoryview, now: float) -> bytes | None:
     """Return what the client of a one-shot round signed, for the committee; None in other rounds.
+
+    The last checks of an upload, of all of its bytes, whose digest is right:
 
     1. *Values.* The length is the plan's, and no value exceeds its bounds, as far as the mechanism shows them.
     2. *Ticket*, in one-shot rounds: signed for this round, model and committee, by a client whose certificate is valid.

@@ -53,7 +53,7 @@ async def receive_contribution(
     """
     if admission.length <= services.settings.tuning.inline_bytes and not admission.plan.sum_plan.ticket_bytes:
         small = await receive_small_body(services.settings, request, admission.length, digest)
-        admission.check(memoryview(small))
+        check_body(services.database, admission, memoryview(small), services.clock.now())
         key = new_small_key(admission.round.task_id)
         return await _insert(services.deliveries, NewContribution(admission, key, digest, services.clock, small))
     path = body_path(services.settings.upload_dir, "contribution")
