@@ -44,7 +44,7 @@ class Visitor:
 
     @property
     def may_act(self) -> bool:
-        """Whether this operator can extend and abort rounds."""
+        """Whether this operator may change anything: it is an editor or an administrator."""
         return self.operator.role != "read-only"
 
 

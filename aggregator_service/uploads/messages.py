@@ -23,8 +23,8 @@ from aggregator_service.round_states import ACTIVE
 from aggregator_service.rounds.masked import roster_of, round_context, survivors_of
 from aggregator_service.rounds.oneshot import committee_of, proposed_survivors
 from aggregator_service.services import Services
-from aggregator_service.storage.blobs import BlobMissingError
-from aggregator_service.storage.database import Delivery, changed_rows, progress
+from aggregator_service.storage.blobs import BlobMissingError, BlobStore
+from aggregator_service.storage.database import Database, Delivery, changed_rows, progress
 from aggregator_service.storage.packs import Place
 from aggregator_service.storage.round_rows import find_round, lock_round_shared
 from aggregator_service.storage.schema import ClientRow, RoundRow, StageMessageRow, TaskRow
@@ -138,29 +138,29 @@ async def admit_to_stage_cached(
         task, round_, plan = cached_round.stages()
         if not round_.committee and services.clock.now() < round_.deadline:
             services.outages.judge(round_.deadline)
-            roster = None if stage == "advertise" else (await _rosters(services, cached_round)).roster
-            to_confirm = await _to_confirm(services, cached_round) if stage == "confirm" else None
+            roster = None if stage == "advertise" else (await _rosters(services.database, cached_round)).roster
+            to_confirm = await _to_confirm(services.database, cached_round) if stage == "confirm" else None
             length = _length(plan, stage, roster, client_id)
             return StageAdmission(task, round_, client, stage, length, None, roster=roster, to_confirm=to_confirm)
     return await run_in_threadpool(admit_to_stage, services, principal, task_id, number, stage, client_id)
 
 
-async def _rosters(services: Services, cached_round: CachedRound) -> _Rosters:
+async def _rosters(database: Database, cached_round: CachedRound) -> _Rosters:
     """Return the rosters of an active round; `Problem` round-closed if it has ended."""
     round_id = cached_round.stages()[1].id
-    read = partial(_or_closed, roster_of, services.database, round_id)
+    read = partial(_or_closed, roster_of, database, round_id)
     return await cached_round.once("rosters", lambda: run_in_threadpool(lambda: _Rosters(read())))
 
 
-async def _inboxes(services: Services, cached_round: CachedRound) -> StoredInboxes:
+async def _inboxes(database: Database, blobs: BlobStore, cached_round: CachedRound) -> StoredInboxes:
     """Return where the inboxes of an active round are."""
-    read = partial(StoredInboxes, services.database, services.blobs, cached_round.stages()[1].id)
+    read = partial(StoredInboxes, database, blobs, cached_round.stages()[1].id)
     return await cached_round.once("inboxes", lambda: run_in_threadpool(read))
 
 
-async def _to_confirm(services: Services, cached_round: CachedRound) -> server.SurvivorSet:
+async def _to_confirm(database: Database, cached_round: CachedRound) -> server.SurvivorSet:
     """Return what the members of an active round confirm; `Problem` round-closed if it has ended."""
-    read = partial(_or_closed, survivors_of, services.database, cached_round.stages()[1].id)
+    read = partial(_or_closed, survivors_of, database, cached_round.stages()[1].id)
     return await cached_round.once("survivor set", lambda: run_in_threadpool(read))
 
 
@@ -224,7 +224,7 @@ async def store_message(
         admission.check(body)  # less work than handing it to a thread
     except ContributionError as error:
         if admission.stage == "advertise" and binding:
-            differs = await run_in_threadpool(_differing_binding, services, admission, binding)
+            differs = await run_in_threadpool(_differing_binding, services.database, admission, binding)
             if differs:
                 raise ContributionError(f"{error}: {differs}") from None
         raise
@@ -244,9 +244,9 @@ async def store_message(
     return outcome
 
 
-def _differing_binding(services: Services, admission: StageAdmission, binding: str) -> str:
+def _differing_binding(database: Database, admission: StageAdmission, binding: str) -> str:
     task, round_ = admission.task, admission.round
-    with services.database.read() as session:
+    with database.read() as session:
         return differing_binding(session, task, round_, round_context(task, round_), binding)
 
 
@@ -354,13 +354,15 @@ Fetched = Literal["roster", "inbox"]
 """What clients of a masked round fetch, since it is long and differs between them; other handouts are in the view."""
 
 
-def handed_out(services: Services, principal: Principal, task_id: str, number: int, kind: Fetched) -> tuple[bytes, str]:
+def handed_out(
+    database: Database, blobs: BlobStore, principal: Principal, task_id: str, number: int, kind: Fetched
+) -> tuple[bytes, str]:
     """Return body and SHA-256 (hex) of what the server hands out to a client of the roster.
 
     Raises `Problem`: 404 before it exists and once the round is over, 403 not-in-cohort for other clients.
     """
     client = member_of(principal, task_id)
-    with services.database.read() as session:
+    with database.read() as session:
         round_ = _masked_round(session, task_id, number)
         if not takes_part(session, round_.id, "advertise", client.client_id):
             raise Problem(
@@ -369,20 +371,20 @@ def handed_out(services: Services, principal: Principal, task_id: str, number: i
         is_active = round_.state in ACTIVE
     found = None
     if kind == "inbox":
-        found = _stored_inbox(services, round_.id, client.client_id)
+        found = _stored_inbox(database, blobs, round_.id, client.client_id)
     elif is_active:
         with suppress(LookupError):  # there is none yet
-            found = _Rosters(roster_of(services.database, round_.id)).of(client.client_id)
+            found = _Rosters(roster_of(database, round_.id)).of(client.client_id)
     if found is None:
         raise Problem("not-found", "the round has nothing of this kind for the client, not yet or no longer")
     return found
 
 
-def _stored_inbox(services: Services, round_id: int, client_id: str) -> tuple[bytes, str] | None:
+def _stored_inbox(database: Database, blobs: BlobStore, round_id: int, client_id: str) -> tuple[bytes, str] | None:
     """Return what `StoredInboxes.of` returns; None also if the round ended after its row was read."""
 
     def look() -> tuple[bytes, str] | None:
-        return StoredInboxes(services.database, services.blobs, round_id, client_id).of(client_id)
+        return StoredInboxes(database, blobs, round_id, client_id).of(client_id)
 
     try:
         return look()
@@ -417,11 +419,12 @@ async def handed_out_cached(
         round_ = cached_round.stages()[1]
         own = None
         if kind == "roster" and round_.state != RoundState.ADVERTISING:
-            own = (await _rosters(services, cached_round)).of(client.client_id)
+            own = (await _rosters(services.database, cached_round)).of(client.client_id)
         elif kind == "inbox" and round_.state not in (RoundState.ADVERTISING, RoundState.SHARING):
-            inboxes = await _inboxes(services, cached_round)
+            inboxes = await _inboxes(services.database, services.blobs, cached_round)
             with suppress(BlobMissingError):  # the round may have ended elsewhere
                 own = await run_in_threadpool(inboxes.of, client.client_id)
         if own is not None:
             return own
-    return await run_in_threadpool(handed_out, services, principal, task_id, number, kind)
+    where = services.database, services.blobs
+    return await run_in_threadpool(handed_out, *where, principal, task_id, number, kind)

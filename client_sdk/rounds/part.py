@@ -45,7 +45,7 @@ class Part:
     catalogue: Catalogue | None = field(default=None, repr=False)
     """The app's ids of the items, once `load_catalogue` has run."""
     take_ahead: Callable[[int], list[Any]] | None = field(default=None, repr=False)
-    """Takes at most so many pieces of the next seal, made in idle time."""
+    """Returns pieces of the next seal that were made in idle time, at most the number that is given."""
     is_joined: bool = True
     """False for a task as it is stored, which cannot be taken part in."""
     _client_state: ClientState | None = field(default=None, repr=False)

@@ -33,7 +33,9 @@ _NICE: Final = 19
 
 
 class WorkAhead:
-    """At most `most` pieces, 1 or more, that `make` computes in a thread within the `with` block, and one in its hand.
+    """At most `most` pieces, 1 or more, that `make` computes in a thread within the `with` block.
+
+    One more may be done and wait for room.
 
     Each piece leaves once and is never put back, written down or copied. A forked process has none: a piece that two
     processes use would reveal what it hides (`protocols.sums.base.OneMessage`).

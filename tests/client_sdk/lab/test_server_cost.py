@@ -23,8 +23,10 @@ SIZED = {tuple(key.split(".")[:3]) for key in FIGURES["sizing"] if key.endswith(
 COLR = recipe("colr", {"items": 500, "rank": 4})
 
 
-def test_every_mechanism_was_measured_and_has_constants() -> None:
-    assert {name for name, _, _ in SIZED} == MEASURED.keys() == OWN.keys()
+def test_every_mechanism_that_was_measured_has_constants() -> None:
+    """Those of HushRec's that are listed; a new one is refused in words until it was measured."""
+    assert {name for name, _, _ in SIZED} == MEASURED.keys() <= OWN.keys()
+    assert {"ckks", "masked", "oneshot", "paillier", "plain"} <= MEASURED.keys()
 
 
 @pytest.mark.parametrize("size", sorted(SIZED), ids=".".join)
