@@ -23,6 +23,7 @@ from client_sdk.cli.common import (
     table,
 )
 from protocols.parameter_text import named_values
+from protocols.sums.registry import OWN
 
 if TYPE_CHECKING:
     from client_sdk.lab.server_cost import ServerCost
@@ -51,7 +52,7 @@ class CostOptions:
     rank: Annotated[int | None, Option(min=1, help="Rank of the update, for recipes that have one.")] = None
     items: Annotated[int, Option(min=1, help="Number of items; the default is MovieLens-1M's.")] = 3706
     dim: Annotated[int | None, Option(min=1, help="Length of an item's factor.", show_default="64")] = None
-    mechanism: Annotated[str, Option(help="How it is summed: ckks, masked, oneshot, paillier or plain.")] = "ckks"
+    mechanism: Annotated[str, Option(help=f"How it is summed: {', '.join(OWN)}.")] = "ckks"
     clients: Annotated[int, Option(min=1, help="Clients in each round.")] = 60
     rounds: Annotated[int, Option(min=1, help="Rounds of the task.")] = 1000
     device_group: Annotated[
