@@ -25,7 +25,7 @@ from aggregator_service.storage.schema import (
     TaskRow,
 )
 from aggregator_service.storage.stage_rows import clients_with
-from aggregator_service.tasks.membership import able_members, eligible_clause, within_budget
+from aggregator_service.tasks.membership import able_to_add, eligible_clause, within_budget
 from aggregator_service.tasks.plans import TaskPlan, row_most_sums
 from protocols.cohorts import places_after, places_in_turn
 from protocols.messages import Schedule
@@ -158,12 +158,7 @@ def _counts(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int) -> 
         cohorts = [frozen_cohort(session, task, plan, spent=spent) for spent in (False, True)]
         if cohorts[0] is not None and cohorts[1] is not None:
             return len(cohorts[0]), len(cohorts[1]), least_cohort(session, task, plan)
-    recipe = plan.recipe
-    group = recipe.device_group_of(sum_index)
-    left, everyone = (
-        able_members(session, task, recipe.device_groups, plan.sum_class, sum_index, spent=spent)[group]
-        for spent in (False, True)
-    )
+    left, everyone = (able_to_add(session, task, plan, sum_index, spent=spent) for spent in (False, True))
     return left, everyone, least_cohort(session, task, plan)
 
 

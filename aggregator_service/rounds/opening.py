@@ -28,7 +28,7 @@ from aggregator_service.storage.database import announce
 from aggregator_service.storage.round_rows import last_completed, last_round
 from aggregator_service.storage.schema import ClientRow, CohortRow, CommitteeKeyRow, RoundRow, RoundStateRow, TaskRow
 from aggregator_service.tasks.committee_keys import choose_committee, delete_keys_before
-from aggregator_service.tasks.membership import able_members
+from aggregator_service.tasks.membership import able_members, able_to_add
 from aggregator_service.tasks.plans import TaskPlan, plan_task, row_terms
 from aggregator_service.tasks.starts import awaited_catalogue
 from aggregator_service.tasks.task_views import agreed_digest
@@ -174,9 +174,8 @@ def _too_few_are_left(session: Session, task: TaskRow, plan: TaskPlan, sum_index
     sum_class, least = plan.sum_class, least_cohort(session, task, plan)
     frozen = frozen_cohort(session, task, plan) if sum_class.repeated else None
     if sum_class.data == "held-out":
-        groups, group = plan.recipe.device_groups, plan.recipe.device_group_of(sum_index)
-        train = able_members(session, task, groups)[group]
-        left = able_members(session, task, groups, sum_class, sum_index)[group] if frozen is None else len(frozen)
+        train = able_members(session, task, plan.recipe)[plan.recipe.device_group_of(sum_index)]
+        left = able_to_add(session, task, plan, sum_index) if frozen is None else len(frozen)
         if left >= least or (frozen is None and train < Schedule.model_validate(task.schedule).min_clients):
             return False
         _fail_unasked(session, task, plan, sum_index, number, now, f"{left} clients are left, and {least} are needed")
@@ -212,7 +211,7 @@ def _choose_cohort(session: Session, task: TaskRow, plan: TaskPlan, sum_index: i
     if frozen is not None:
         return kept_apart(session, task.id, frozen, least)
     schedule, device_group = Schedule.model_validate(task.schedule), recipe.device_group_of(sum_index)
-    able = able_members(session, task, recipe.device_groups, sum_class, sum_index)
+    able = able_members(session, task, recipe, sum_class, sum_index)
     if not enough_members(schedule, able, device_group, least, first=first):
         return None
     return kept_apart(session, task.id, draw_cohort(session, task, plan, sum_index, least), least)

@@ -47,7 +47,7 @@ from aggregator_service.storage.round_rows import (
 )
 from aggregator_service.storage.schema import RoundRow, TaskRow
 from aggregator_service.storage.stage_rows import StagePart, clients_with, count_of
-from aggregator_service.tasks.membership import able_members
+from aggregator_service.tasks.membership import able_to_add
 from aggregator_service.tasks.plans import plan_round, plan_task, row_terms
 from protocols.messages import Schedule
 from protocols.messages.stages import RoundState
@@ -139,11 +139,8 @@ def _attempts(session: Session, round_: RoundRow) -> int:
 def abandon_sum(session: Session, task: TaskRow, first: int) -> None:
     """Go on with the next sum of the schedule, if there is one. first: round in which this one failed first."""
     schedule, plan = Schedule.model_validate(task.schedule), plan_task(row_terms(task), task.next_sum)
-    recipe, sum_class = plan.recipe, plan.sum_class
-    if sum_class.once:
-        able = able_members(session, task, recipe.device_groups, sum_class, task.next_sum)
-        if able[recipe.device_group_of(task.next_sum)] >= least_cohort(session, task, plan):
-            return  # the others can be counted in this sum
+    if plan.sum_class.once and able_to_add(session, task, plan, task.next_sum) >= least_cohort(session, task, plan):
+        return  # the others can be counted in this sum
     _LOG.warning("sum abandoned", extra=fields(task=task.id, round=first, sum=task.next_sum))
     task.abandoned_sums += 1
     if task.next_sum > schedule.rounds:

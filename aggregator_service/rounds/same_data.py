@@ -95,7 +95,7 @@ def retire_if_too_similar(
         return RefusedSum(reason, len(frozen if is_absent else staying), counts=True)
     leaving = set(session.scalars(clients_with(round_.id, "asked"))) - staying
     update_clients(session, leaving, left_data_in=round_.number)  # of every sum of class `once` or `repeated`
-    able = able_members(session, task, plan.recipe.device_groups, sum_class, round_.sum_index)
+    able = able_members(session, task, plan.recipe, sum_class, round_.sum_index)
     remaining = sum(able) if frozen is None else len(staying)
     reason = f"{fault}: nothing is released, {len(leaving)} clients leave such sums, {remaining} remain"
     return RefusedSum(reason, remaining)

@@ -29,7 +29,7 @@ from aggregator_service.storage.schema import (
     RoundRow,
     TaskRow,
 )
-from aggregator_service.tasks.plans import row_most_sums
+from aggregator_service.tasks.plans import TaskPlan, row_most_sums
 from protocols.codec import b64encode
 from protocols.layout import TRAINED, SumClass
 from protocols.messages import InvitationPage, InvitationView, Member, MemberPage, Schedule
@@ -181,8 +181,8 @@ def awaited_uncounted(session: Session, task: TaskRow, recipe: Recipe) -> str | 
     if not sum_class.once:
         return None
     needed = Schedule.model_validate(task.schedule).min_clients
-    able = sum(able_members(session, task, recipe.device_groups, sum_class, sum_index))
-    if able >= needed or able == sum(able_members(session, task, recipe.device_groups)):
+    able = sum(able_members(session, task, recipe, sum_class, sum_index))
+    if able >= needed or able == sum(able_members(session, task, recipe)):
         return None
     where = "this task" if task.data_set is None else f"data set {task.data_set!r}"
     return (
@@ -194,7 +194,7 @@ def awaited_uncounted(session: Session, task: TaskRow, recipe: Recipe) -> str | 
 def able_members(
     session: Session,
     task: TaskRow,
-    device_groups: int,
+    recipe: Recipe,
     sum_class: SumClass = TRAINED,
     sum_index: int = 0,
     *,
@@ -205,7 +205,17 @@ def able_members(
         ClientRow.task_id == task.id, eligible_clause(task, sum_class, sum_index, spent=spent)
     )
     counts = {row[0]: row[1] for row in session.execute(able.group_by(ClientRow.device_group))}
-    return [counts.get(device_group, 0) for device_group in range(device_groups)]
+    return [counts.get(device_group, 0) for device_group in range(recipe.device_groups)]
+
+
+def able_to_add(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int, *, spent: bool = False) -> int:
+    """Return the number of members that can contribute to a sum, of the device group whose turn it is.
+
+    plan: of the sum. spent: see `eligible_clause`.
+    """
+    recipe = plan.recipe
+    able = able_members(session, task, recipe, plan.sum_class, sum_index, spent=spent)
+    return able[recipe.device_group_of(sum_index)]
 
 
 def invitation_view(row: InvitationRow, now: float) -> InvitationView:

@@ -68,14 +68,13 @@ class StartSource:
         from protocols.recipes.privirec import PriviRecK
         from protocols.recipes.rows import FactorModel
         from protocols.recipes.spectral_start import Source
-        from protocols.recipes.topk import TopKRecipe
 
         body = bytes(blobs.view(self.blob_key, self.digest))
         recipe = plan_task(self.terms).recipe
         made, exponent, arrays = recipe.own, None, None
         if isinstance(made, PriviRecK):
             exponent = made.parameters.degree_exponent
-        elif not isinstance(made, FactorModel | Arrays) or isinstance(made, TopKRecipe):
+        elif not isinstance(made, Arrays) and not (isinstance(made, FactorModel) and made.can_start):
             raise ParameterError(f"a task of recipe {made.name!r} cannot be started from")
         state = recipe.decode_state(self.round, body)
         state = state.used if isinstance(state, EvaluatedState) else state

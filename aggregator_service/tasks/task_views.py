@@ -188,7 +188,7 @@ def task_view(session: Session, task: TaskRow, signatures: Signatures = "require
     present = ClientRow.task_id == task.id, ClientRow.revoked_at.is_(None), ClientRow.role != "committee"
     counted = select(func.count()).select_from(ClientRow).where(*present)
     members = session.execute(counted).scalar_one()
-    able = able_members(session, task, plan.recipe.device_groups, plan.sum_class, plan.recipe.main_sum)
+    able = able_members(session, task, plan.recipe, plan.sum_class, plan.recipe.main_sum)
     return TaskView.model_validate(
         {
             "task_id": task.id,

@@ -206,6 +206,11 @@ class Recipe(ABC):
         return False
 
     @property
+    def adds_noise(self) -> bool:
+        """Whether each client adds noise to what it sends, with no privacy block of the task."""
+        return False
+
+    @property
     def by_snapshot(self) -> bool:
         """Whether clients download the server's snapshot of the model instead of replaying aggregates."""
         return False

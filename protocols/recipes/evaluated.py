@@ -365,7 +365,7 @@ def _why_not(recipe: Recipe) -> str | None:
         return (
             "each sum is over one device group, which trains on its view, so no sum measures the model of all clients"
         )
-    if any(getattr(recipe.parameters, name, None) is not None for name in ("noise", "ldp")):
+    if recipe.own.adds_noise:
         return "clients add noise to what they send, and the measured values would be sent without"
     if recipe.layout(recipe.main_sum).chosen:
         return "its contributions choose their blocks; set support to 'shared'"

@@ -149,6 +149,10 @@ class PFedCLR(FactorModel):
         p = self.parameters
         return weighted_mean(with_weight(p, total, contributions)).reshape(p.items, p.dim)
 
+    @property
+    def adds_noise(self) -> bool:
+        return self.parameters.noise is not None
+
     def warnings(self) -> tuple[str, ...]:
         noise = self.parameters.noise
         if noise is None:

@@ -184,6 +184,10 @@ class RFRec(Recipe):
     def report(self, state: ModelState) -> dict[str, float]:
         return {"iterations": float(max(0, state_as(state, RFRecState).sum_index - self.parameters.counting))}
 
+    @property
+    def adds_noise(self) -> bool:
+        return self.parameters.ldp is not None
+
     def warnings(self) -> tuple[str, ...]:
         p = self.parameters
         if p.ldp is None:

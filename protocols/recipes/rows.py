@@ -25,7 +25,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,6 +161,8 @@ class FactorModel(Recipe):
     parameters: BiasedParameters
 
     state_class = FactorState
+    can_start: ClassVar[bool] = True
+    """Whether a task can start from a model of another one, and another one from its."""
 
     @property
     def main_sum(self) -> int:

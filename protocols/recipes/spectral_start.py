@@ -41,7 +41,6 @@ from protocols.recipes.privirec_state import PriviRecState
 from protocols.recipes.rows import FactorModel
 from protocols.recipes.spectrum import chosen_weight, shares_and_diagonal
 from protocols.recipes.state import state_as
-from protocols.recipes.topk import TopKRecipe
 
 N = TypeVar("N", bound=np.generic)
 
@@ -108,7 +107,7 @@ def start_state(recipe: Recipe, source: Source) -> ModelState:
     if isinstance(source.state, FactorState):
         return _next_state(recipe, source.state)
     spectrum = state_as(source.state, PriviRecState)
-    if not isinstance(recipe, FactorModel) or isinstance(recipe, TopKRecipe):
+    if not isinstance(recipe, FactorModel) or not recipe.can_start:
         raise ParameterError(f"recipe {recipe.name!r} cannot start from a spectrum")
     if spectrum.sum_index and not spectrum.item_degrees.size:
         raise ParameterError("the task that it starts from did not sum item degrees, the first values of item biases")
@@ -119,7 +118,7 @@ def start_state(recipe: Recipe, source: Source) -> ModelState:
 
 def _next_state(recipe: Recipe, earlier: FactorState) -> FactorState:
     """Return the state of round 0 that goes on from item factors, with item counts of 0."""
-    if not isinstance(recipe, FactorModel) or isinstance(recipe, TopKRecipe):
+    if not isinstance(recipe, FactorModel) or not recipe.can_start:
         raise ParameterError(f"recipe {recipe.name!r} cannot start from item factors")
     p = recipe.parameters
     if (dim := earlier.item_factors.shape[1]) != p.dim:

@@ -151,6 +151,8 @@ class TopKRecipe(FactorRecipe):
     parameters: TopKParameters
     name: str = "topk"
 
+    can_start = False
+
     @property
     def unit(self) -> int:
         """Number of entries that are chosen together."""

@@ -274,5 +274,4 @@ def read_view(disk: Disk, task_id: str) -> View:
 def has_members(disk: Disk, view: View, floor: int) -> bool:
     """Whether each group has enough members for a sum."""
     with disk.database.read() as session:
-        device_groups = plan_task(row_terms(view.task)).recipe.device_groups
-        return min(able_members(session, view.task, device_groups)) >= floor
+        return min(able_members(session, view.task, plan_task(row_terms(view.task)).recipe)) >= floor
