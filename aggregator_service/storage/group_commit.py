@@ -81,6 +81,16 @@ class GroupCommit:
             self._begin()
         return await write.future  # type: ignore[no-any-return]
 
+    async def insert(self, work: Callable[[Session], Result]) -> Result:
+        """`run` a `work` that inserts a row unless it finds it; raises as `run` does.
+
+        Another process may insert the row after `work` looked for it: the second attempt finds it.
+        """
+        try:
+            return await self.run(work)
+        except IntegrityError:
+            return await self.run(work)
+
     def close(self) -> None:
         """Wait for the commit in progress, and end the thread that commits and its connection."""
         self._thread.shutdown()

@@ -10,7 +10,6 @@ from functools import cache, partial
 from typing import Any, Final, Literal, ParamSpec, TypeVar, cast
 
 from sqlalchemy import Float, Insert, Table, bindparam, insert, select
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
@@ -233,12 +232,7 @@ async def store_message(
         round_ = admission.round
         place = await services.packs.append(round_.task_id, round_.number, len(body), lambda: memoryview(body))
         write = replace(write, place=place)
-    try:
-        outcome = await services.deliveries.run(write)
-    except (
-        IntegrityError
-    ):  # another process inserted this client's message after our check: the second attempt finds it
-        outcome = await services.deliveries.run(write)
+    outcome = await services.deliveries.insert(write)
     if outcome.is_new:
         crash_point("stage.stored-before-ack")
     return outcome

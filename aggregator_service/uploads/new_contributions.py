@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, cast
 
 from sqlalchemy import ColumnElement, Float, Insert, Table, bindparam, false, insert, select
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 
@@ -102,10 +101,7 @@ async def _store(
 async def _insert(deliveries: GroupCommit, write: NewContribution) -> UploadOutcome:
     """Insert the row of a contribution, in a group with others that arrive at the same time."""
     crash_point("upload.stored-before-row")
-    try:
-        outcome = await deliveries.run(write)
-    except IntegrityError:  # another process inserted this client's row after our checks: the second attempt finds it
-        outcome = await deliveries.run(write)
+    outcome = await deliveries.insert(write)
     if outcome.is_new:
         crash_point("upload.row-before-ack")
     return outcome
