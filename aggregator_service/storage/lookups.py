@@ -45,7 +45,7 @@ class Lookups:
     def _look(self, asked: float, look: Callable[[], Found]) -> Found:
         gone = self._gone
         if gone is not None and asked < gone[0]:
-            raise gone[1]
+            raise gone[1].with_traceback(None)  # which would grow with each
         try:
             found = look()
         except DATABASE_GONE as error:
