@@ -149,7 +149,7 @@ class Uploads:
     def make(self, number: int, member: Member) -> bytes:
         """A client's upload, which is then part of `total`."""
         self.sent += 1
-        plan, by = self.plan, int(self._random.integers(self.plan.ring.degree))
+        plan, by = self.plan, int(self._random.integers(2 * self.plan.ring.degree))
         masks, shares = (_turned(values, by) for values in self._made[self._random.integers(SECRETS)])
         masks = masks.reshape(len(masks), -1)[:, : plan.coefficients]
         steps = self._vectors[number % SECRETS]
@@ -164,10 +164,14 @@ class Uploads:
 
 
 def _turned(polynomials: NDArray[Any], by: int) -> NDArray[Any]:
-    """Return polynomials (..., N) times X^by, modulo X^N + 1."""
+    """Return polynomials (..., N) times X^by, by below 2 N, modulo X^N + 1; X^N is -1.
+
+    All powers have to be drawn: sums over those below N alone are no sums of many secrets, they grow with their number.
+    """
+    over, by = divmod(by, polynomials.shape[-1])
     turned = np.roll(polynomials, by, axis=-1)
     turned[..., :by] *= -1
-    return turned
+    return -turned if over else turned
 
 
 def failing_over(ports: Callable[[], Sequence[int]], calls: Iterable[Call], *statuses: int) -> list[bytes]:
