@@ -212,5 +212,5 @@ def _acting_as_actor(services: ServicesOf, request: Request, found: _ActingOf) -
 
 SenderActorOf = Annotated[Actor, Depends(_poster_as_actor)]
 """The visitor who sent a form that changes nothing but its sign-in, for the audit trail."""
-ActorOf = Annotated[Actor, Depends(_acting_as_actor)]
+EditorActorOf = Annotated[Actor, Depends(_acting_as_actor)]
 """The visitor who sent a form that changes something, for the audit trail."""

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import UploadFile
 
-from aggregator_service.dashboard.access import HOME, ActorOf, EditorOf, editor
+from aggregator_service.dashboard.access import HOME, EditorActorOf, EditorOf, editor
 from aggregator_service.dashboard.access import visitor as signed_in
 from aggregator_service.dashboard.live import task_of
 from aggregator_service.dashboard.pages import PageRoute, page, redirect
@@ -199,7 +199,9 @@ def new_task(request: Request, _editor: EditorOf, recipe: Chosen = "", mechanism
 
 
 @_files.post("/new")
-def create(services: ServicesOf, request: Request, by: ActorOf, submitted: Submitted, file: ItemsFile) -> Response:
+def create(
+    services: ServicesOf, request: Request, by: EditorActorOf, submitted: Submitted, file: ItemsFile
+) -> Response:
     """Create the task and open its page, or show the form again with what is wrong."""
     try:
         catalogue = None if file is None else _catalogue(*file)
@@ -254,7 +256,7 @@ def invite_page(services: ServicesOf, request: Request, _editor: EditorOf, task:
 def invite(
     services: ServicesOf,
     request: Request,
-    by: ActorOf,
+    by: EditorActorOf,
     task: TaskId,
     role: Annotated[str, Form(max_length=20)] = "",
     uses: Annotated[str, Form(max_length=20)] = "",

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from aggregator_service.access.principals import create_operator, list_operators, revoke_operator, rotate_operator
-from aggregator_service.dashboard.access import HOME, ActorOf, EditorOf, Visitor, VisitorOf
+from aggregator_service.dashboard.access import HOME, EditorActorOf, EditorOf, Visitor, VisitorOf
 from aggregator_service.dashboard.live import task_of
 from aggregator_service.dashboard.member_list import MemberState, Order, member_list
 from aggregator_service.dashboard.pages import PageRoute, page, redirect
@@ -104,7 +104,7 @@ def confirm_member(
 
 @router.post("/tasks/{task}/members/{number}/{action}")
 def act_on_member(
-    services: ServicesOf, request: Request, by: ActorOf, task: TaskId, number: int, action: MemberAction
+    services: ServicesOf, request: Request, by: EditorActorOf, task: TaskId, number: int, action: MemberAction
 ) -> Response:
     """Revoke or erase a member."""
 
@@ -133,7 +133,9 @@ def confirm_invitation(
 
 
 @router.post("/tasks/{task}/invitations/{invitation}/revoke")
-def end_invitation(services: ServicesOf, request: Request, by: ActorOf, task: TaskId, invitation: str) -> Response:
+def end_invitation(
+    services: ServicesOf, request: Request, by: EditorActorOf, task: TaskId, invitation: str
+) -> Response:
     """Revoke an invitation."""
     services.database.transact(lambda session: revoke_invitation(session, task, invitation, by))
     return redirect(request, f"/tasks/{task}/members")
@@ -177,7 +179,7 @@ def create_token(
     services: ServicesOf,
     request: Request,
     visitor: VisitorOf,
-    by: ActorOf,
+    by: EditorActorOf,
     name: Annotated[str, Form(max_length=63)] = "",
     role: Annotated[str, Form(max_length=20)] = "",
     days: Annotated[str, Form(max_length=20)] = "",
@@ -219,7 +221,7 @@ def confirm_token(request: Request, visitor: VisitorOf, name: str, action: Token
 
 @router.post("/tokens/{name}/{action}")
 def act_on_token(
-    services: ServicesOf, request: Request, visitor: VisitorOf, by: ActorOf, name: str, action: TokenAction
+    services: ServicesOf, request: Request, visitor: VisitorOf, by: EditorActorOf, name: str, action: TokenAction
 ) -> Response:
     """Replace or revoke a token."""
     _require_admin(visitor)

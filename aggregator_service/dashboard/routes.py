@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from aggregator_service.dashboard.access import (
     HOME,
-    ActorOf,
+    EditorActorOf,
     EditorOf,
     SenderActorOf,
     SenderOf,
@@ -148,7 +148,7 @@ def extend_page(
 def extend(
     services: ServicesOf,
     request: Request,
-    actor: ActorOf,
+    actor: EditorActorOf,
     task: TaskId,
     number: RoundNumber,
     minutes: Annotated[str, Form(max_length=20)] = "",
@@ -179,7 +179,7 @@ def abort_page(
 
 
 @router.post("/tasks/{task}/rounds/{number}/abort")
-def abort(services: ServicesOf, request: Request, actor: ActorOf, task: TaskId, number: RoundNumber) -> Response:
+def abort(services: ServicesOf, request: Request, actor: EditorActorOf, task: TaskId, number: RoundNumber) -> Response:
     """Abort the round and return to its page; 409 if it has ended."""
     services.database.transact(lambda session: abort_round(session, task, number, actor))
     return redirect(request, f"/tasks/{task}/rounds/{number}")
@@ -195,7 +195,7 @@ def resume_page(services: ServicesOf, request: Request, _editor: EditorOf, task:
 
 
 @router.post("/tasks/{task}/resume")
-def resume(services: ServicesOf, request: Request, actor: ActorOf, task: TaskId) -> Response:
+def resume(services: ServicesOf, request: Request, actor: EditorActorOf, task: TaskId) -> Response:
     """Resume the task and return to its page; 409 if it has not failed."""
     services.database.transact(lambda session: resume_task(session, task, actor))
     return redirect(request, f"/tasks/{task}")
@@ -238,7 +238,7 @@ def end_page(services: ServicesOf, request: Request, _editor: EditorOf, task: Ta
 
 
 @router.post("/tasks/{task}/end/{ending}")
-def end(services: ServicesOf, request: Request, actor: ActorOf, task: TaskId, ending: Ending) -> Response:
+def end(services: ServicesOf, request: Request, actor: EditorActorOf, task: TaskId, ending: Ending) -> Response:
     """Close or delete a task."""
 
     def work(session: Session) -> None:

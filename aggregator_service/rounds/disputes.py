@@ -79,7 +79,7 @@ def kept_apart(session: Session, task_id: str, clients: Sequence[str], least: in
     return staying
 
 
-def unopenable(session: Session, round_: RoundRow, threshold: int) -> list[str]:
+def with_unreadable_shares(session: Session, round_: RoundRow, threshold: int) -> list[str]:
     """Return the clients that must leave the proposed set of a one-shot round, sorted. Empty if t members can open it.
 
     threshold: t, members that must open the shares of all.
@@ -90,7 +90,7 @@ def unopenable(session: Session, round_: RoundRow, threshold: int) -> list[str]:
     return sorted(kept_from_opening(members, reports, threshold, _distrust(_disputes_of(session, round_.task_id))))
 
 
-def openable(
+def with_readable_shares(
     session: Session, task_id: str, clients: Sequence[str], members: Collection[str], threshold: int, least: int
 ) -> list[str]:
     """Return `clients` without those of whom earlier reports say that t of `members` cannot open their shares.

@@ -20,7 +20,13 @@ from aggregator_service.logs import fields
 from aggregator_service.problems import Problem
 from aggregator_service.round_states import RoundEvent, next_state
 from aggregator_service.rounds.cohorts import count_contributions, least_cohort, remaining_clients, retire_at_fault
-from aggregator_service.rounds.disputes import add_disputes, disputes_in, openable, reported_by_many, unopenable
+from aggregator_service.rounds.disputes import (
+    add_disputes,
+    disputes_in,
+    reported_by_many,
+    with_readable_shares,
+    with_unreadable_shares,
+)
 from aggregator_service.rounds.transactions import Stages, enforce_min_difference, fail_round
 from aggregator_service.storage.database import Database, announce, changed_rows, discard, in_batches
 from aggregator_service.storage.round_rows import cohort_clients, entered_states, find_round, lock_round_exclusive
@@ -224,7 +230,7 @@ def report_sealed_shares(
     plan = OneshotPlan.of(plan_round(task, round_).sum_plan)
     retire_at_fault(session, named & reported_by_many(session, task.id, plan.parameters.corrupt), round_)
     announce(session, task.id, "round", "members")
-    leaving = unopenable(session, round_, plan.threshold)
+    leaving = with_unreadable_shares(session, round_, plan.threshold)
     if leaving:
         _leave_out(session, task, round_, leaving, now)
     return round_
@@ -240,7 +246,7 @@ def _leave_out(session: Session, task: TaskRow, round_: RoundRow, leaving: Colle
     planned = plan_round(task, round_)
     threshold, least = OneshotPlan.of(planned.sum_plan).threshold, least_cohort(session, task, planned)
     able = remaining_clients(session, task, select(ClientRow.id).where(ClientRow.id.in_(cohort)))
-    changes = len(openable(session, task.id, able, members, threshold, least)) < len(cohort)
+    changes = len(with_readable_shares(session, task.id, able, members, threshold, least)) < len(cohort)
     if count_of(session, round_.id, "confirm"):
         reason = (
             f"{', '.join(leaving)}: fewer than {threshold} members of the committee say that they can open the shares "

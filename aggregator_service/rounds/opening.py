@@ -20,7 +20,7 @@ from aggregator_service.rounds.cohorts import (
     least_cohort,
     update_clients,
 )
-from aggregator_service.rounds.disputes import kept_apart, openable
+from aggregator_service.rounds.disputes import kept_apart, with_readable_shares
 from aggregator_service.rounds.oneshot import absent_members
 from aggregator_service.rounds.repeats import abandon_sum, repeat_or_abandon
 from aggregator_service.rounds.transactions import fail_round
@@ -76,7 +76,9 @@ def open_round(session: Session, task: TaskRow, now: float) -> RoundRow | None:
         clients = _choose_cohort(session, task, plan, sum_index, first=previous is None)
         if clients and previous is not None and plan.sum_plan.committee:
             needed = plan.sum_plan.answers_needed(len(clients))
-            clients = _openable(session, task, previous, committee, clients, needed, least_cohort(session, task, plan))
+            clients = _with_readable_shares(
+                session, task, previous, committee, clients, needed, least_cohort(session, task, plan)
+            )
     if clients is None:
         return None
     spec = replace(plan.recipe.round_spec(task.seed, number, sum_index), size=tuple(size))
@@ -145,7 +147,7 @@ def _chain_to_state(task: TaskRow, plan: TaskPlan, completed: RoundRow | None) -
     return extend_chain(before, completed.number, digest, state).hex()
 
 
-def _openable(
+def _with_readable_shares(
     session: Session,
     task: TaskRow,
     previous: RoundRow,
@@ -161,7 +163,9 @@ def _openable(
     absent = absent_members(session, previous) if previous.state == RoundState.FAILED else []
     members = [row.client_id for row in committee]
     here = [member for member in members if member not in absent]
-    return openable(session, task.id, clients, here if len(here) >= threshold else members, threshold, least)
+    return with_readable_shares(
+        session, task.id, clients, here if len(here) >= threshold else members, threshold, least
+    )
 
 
 def _too_few_are_left(session: Session, task: TaskRow, plan: TaskPlan, sum_index: int, number: int, now: float) -> bool:
