@@ -30,7 +30,7 @@ from aggregator_service.routes import committee, contributions, rounds, stages
 from aggregator_service.routes.common import RawBody
 from aggregator_service.services import Services
 from aggregator_service.settings import Settings, Tuning
-from aggregator_service.storage.blobs import BlobsUnavailableError
+from aggregator_service.storage.blobs import BlobDamagedError, BlobsUnavailableError
 from aggregator_service.storage.data_directory import collect_bodies
 from aggregator_service.storage.database import DATABASE_GONE, Effects
 from aggregator_service.storage.group_commit import GroupCommit
@@ -293,6 +293,8 @@ class Process:
                 round_ = round_of(session, task_id, number)
                 view = round_view(session, task_of(session, who, task_id), round_, who, self.services.clock.now())
         except Problem:
+            return None
+        except BlobDamagedError:  # the client is told that the server is at fault, and asks again
             return None
         shown = getattr(view, SHOWN[kind])
         return None if shown is None else b64decode(shown)
