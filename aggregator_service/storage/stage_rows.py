@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from aggregator_service.storage.blobs import BlobDamagedError, BlobStore, BlobsUnavailableError
+from aggregator_service.storage.blobs import BlobDamagedError, BlobMissingError, BlobStore, BlobsUnavailableError
 from aggregator_service.storage.database import Database, changed_rows, discard
 from aggregator_service.storage.packs import Place, write_packs
 from aggregator_service.storage.schema import (
@@ -163,7 +163,7 @@ class StoredShares(Mapping[str, memoryview]):
     """What clients of a masked round sealed for each other, by client id, each read when it is asked for.
 
     None once the round is over. Read them outside of transactions, since a store may take longer than a database waits.
-    Raises `BlobDamagedError` for one that is not as it was stored.
+    Raises `BlobDamagedError` for one that is not as it was stored, or is gone since the round is over.
     """
 
     def __init__(self, database: Database, blobs: BlobStore, round_id: int) -> None:
@@ -180,8 +180,10 @@ class StoredShares(Mapping[str, memoryview]):
         row = self._rows[client_id]
         if row.blob_key is not None:
             return _packed_body(self._blobs, Place(row.blob_key, row.blob_start), row.length, row.digest)
-        (found,) = self._database.rows(_SHARE_BODY, {"round": self._round, "client": client_id})
-        return memoryview(found.body or b"")
+        found = self._database.rows(_SHARE_BODY, {"round": self._round, "client": client_id})
+        if not found or found[0].body is None:
+            raise BlobMissingError("a share was deleted since the list of them was read: its round is over")
+        return memoryview(found[0].body)
 
 
 def add_handout(session: Session, round_id: int, kind: Handout, body: bytes) -> None:

@@ -13,11 +13,12 @@ from sqlalchemy import Connection, Engine, delete, event, select, update
 
 from aggregator_service.rounds import advance
 from aggregator_service.rounds.masked import Inboxes, write_inboxes
-from aggregator_service.storage.blobs import BlobStore, read_content
+from aggregator_service.storage.blobs import BlobMissingError, BlobStore, read_content
 from aggregator_service.storage.database import Database
 from aggregator_service.storage.directory import DirectoryBlobs
 from aggregator_service.storage.packs import write_packs
 from aggregator_service.storage.schema import ClientRow, HandoutRow, RoundRow, StageMessageRow
+from aggregator_service.storage.stage_rows import StoredShares
 from aggregator_service.storage.stores import collect_orphans, named_blobs
 from tests.support.api import Api, aggregator_inside, refusal, services
 from tests.support.masked import enrol_masked, masked_task, play
@@ -117,6 +118,21 @@ def test_a_round_that_an_earlier_version_began_goes_on(api: Api) -> None:
             session.execute(update(HandoutRow).where(*of_one).values(inline))
     play(task, clients, drop={2: "contribute"}, start="contribute")
     task.assert_sum(1, [*EVERYBODY[:2], *EVERYBODY[3:]])
+
+
+def test_a_share_of_a_round_that_ended_meanwhile_is_missing_and_not_empty(api: Api) -> None:
+    """Nothing is made of it: the engine finds that the round is over."""
+    task = masked_task(api, "over", COHORT)
+    play(task, enrol_masked(task, COHORT), until="contribute")
+    task.wait_round(1, "collecting")
+    stored = services(api)
+    with stored.database.read() as session:
+        (round_id,) = session.scalars(select(RoundRow.id).where(RoundRow.task_id == task.id))
+    shares = StoredShares(stored.database, stored.blobs, round_id)
+    assert len(shares) == COHORT and all(map(len, shares.values()))
+    task.close()
+    with pytest.raises(BlobMissingError, match="its round is over"):
+        shares[next(iter(shares))]
 
 
 def test_nothing_waits_for_the_store_within_a_transaction(all_in_packs: Api, monkeypatch: pytest.MonkeyPatch) -> None:
